@@ -23,7 +23,7 @@ READY := $(VENV)/.weftline-ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture sandbox-campaign clients pythons a2a-kit mcp-kit lint bench bench-peers docs faces prompts clean
+.PHONY: help demo test test-deep torture sandbox-campaign clients pythons a2a-kit mcp-kit lint bench bench-peers docs faces options prompts clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -40,6 +40,7 @@ help:
 	@echo "make bench-peers  agents in a script compared with other libraries, installed in build/peers"
 	@echo "make docs       check the documentation and run its examples"
 	@echo "make faces      write the blocking faces of the client and the library"
+	@echo "make options    write the options of the client from the fields of a run"
 	@echo "make prompts    write the texts that models read to tests/prompts.txt"
 	@echo "make clean      remove everything that these targets created"
 
@@ -96,6 +97,9 @@ docs: $(READY)
 
 faces: $(READY)
 	@$(PY) scripts/faces.py
+
+options: $(READY)
+	@$(PY) scripts/options.py
 
 prompts: $(READY)
 	@PYTHONPATH=tests $(PY) -m prompt_texts

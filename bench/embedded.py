@@ -30,9 +30,9 @@ from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime import ids
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
+from weftline.spec.plan import plan_from_spec
 from weftline.store.sqlite.connection import connect
 from weftline.store.sqlite.store import SqliteStore
-from weftline.wire.plan import plan_from_spec
 
 COMMIT_BYTES = 3000
 """About what one tool turn appends."""

@@ -10,7 +10,7 @@ from weftline import Agent, files, shell
 from weftline.hooks import ToolGate
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import todo
-from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes, parse_edit_outcomes
+from weftline.tools.builtin.editing import inject_edit_outcomes, parse_edit_outcomes
 
 
 def coder(project: Path) -> Agent:

@@ -47,7 +47,7 @@ _READ_BEFORE = (
     "weftline.agent.agent",
     "weftline.agent.engine.engine",
     "weftline.agent.engine.in_memory",
-    "weftline.agent.engine.stored_resources",
+    "weftline.agent.engine.models",
     "weftline.server.offline",
     "weftline.server.routes.operator",
     "weftline.cli.serve",
@@ -63,7 +63,7 @@ _READ_BEFORE = (
     "weftline.store.sqlite.store",
     "weftline.testing",
     "weftline.tools.mcp.http",
-    "weftline.wire.spec_requests",
+    "weftline.spec.door",
 )
 
 

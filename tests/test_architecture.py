@@ -34,15 +34,20 @@ PURE = frozenset(
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
-    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.locations"}
+    {"weftline.tools.arguments", "weftline.tools.injected"}
     | {"weftline.tools.schema", "weftline.tools.signature"}
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
+UNDER_SPECS = frozenset(f"weftline.wire.{name}" for name in ("limits", "json_text", "validation")) | frozenset(
+    {"weftline.wire.attachments", "weftline.wire.unknown_fields", "weftline.wire.unused_schemas"}
+)
+"""What requests of all kinds have in common: limits, and how they are read."""
 TOP = SHELL | {
     "weftline",
     "weftline.config",
     "weftline.details",
+    "weftline.spec",
     "weftline.wire",
     "weftline.replay",
     "weftline.runtime",
@@ -75,7 +80,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.engine_options": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.details": MIDDLE | {"weftline.events", "weftline.plan"},
-    "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan"},
+    "weftline.spec": MIDDLE | {"weftline.plan"} | UNDER_SPECS,
+    "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan", "weftline.spec"},
     "weftline.plugins": frozenset(),
     "weftline.providers": MIDDLE | {"weftline.net", "weftline.plugins"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -91,6 +97,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.config",
         "weftline.plan",
         "weftline.providers",
+        "weftline.spec",
         "weftline.tools",
         "weftline.store.base",
         "weftline.store.rows",
@@ -108,12 +115,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
     "weftline.hooks": frozenset({"weftline.agent"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
-    "weftline.policies": frozenset({"weftline.agent", "weftline.kernel"}),
+    "weftline.policies": frozenset({"weftline.agent", "weftline.spec"}),
     "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.events"}
-    | {"weftline._version", "weftline.wire", "weftline.net.sse"}
+    | {"weftline._version", "weftline.spec", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
     "weftline.testing": TOP
@@ -127,7 +134,7 @@ STORES: dict[str, frozenset[str]] = {
 }
 """For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
 
-KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "agent.events.event_page")
+KNOW_THE_WIRE = ("spec", "wire", "api", "server", "client", "cli", "agent.events.event_page")
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
@@ -368,7 +375,7 @@ def modules() -> Iterator[list[Module]]:
     gc.enable()
 
 
-def test_the_table_has_every_part_of_the_package_and_no_other(modules: list[Module]) -> None:
+def test_table_has_every_part_of_package_and_no_other(modules: list[Module]) -> None:
     assert {module.part for module in modules} == MAY_IMPORT.keys()
 
 
@@ -448,7 +455,7 @@ def test_nobody_but_the_edge_uses_words_of_the_wire(modules: list[Module]) -> No
     assert words_of_the_wire(modules) == []
 
 
-def test_no_two_functions_of_a_module_or_class_differ_by_an_underscore(modules: list[Module]) -> None:
+def test_no_two_functions_of_module_or_class_differ_by_underscore(modules: list[Module]) -> None:
     assert functions_that_differ_by_an_underscore(modules) == []
 
 
@@ -478,7 +485,7 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("runtime/x.py", "from weftline.workspace import agents"),
         ("store/records/x.py", "from weftline.workspace import agents"),
         ("runtime/x.py", "from weftline.testing import crash"),
-        ("runtime/x.py", "from weftline.wire.plan import plan_from_spec"),
+        ("runtime/x.py", "from weftline.spec.plan import plan_from_spec"),
         ("store/x.py", "from weftline.wire import events"),
         ("plan.py", "from weftline.wire import plan"),
         ("__init__.py", "from weftline.errors import WeftlineError"),

@@ -41,7 +41,7 @@ def test_the_names_in_a_decision_exist(page: Path) -> None:
     assert all(_resolve(name) is not None for name in names)
 
 
-def test_the_architecture_page_names_many_functions_and_only_files_that_exist() -> None:
+def test_architecture_page_names_many_functions_and_only_files_that_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert len(set(NAME.findall(text))) > 30
     assert [path for path in FILE.findall(text) if not (SRC / path).exists()] == []

@@ -15,10 +15,10 @@ from kits.a2a_known import KNOWN
 from weftline import client
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
+from weftline.spec.fields import RunModel
 from weftline.tools.builtin import builtin_tools
 from weftline.wire.errors import wire_code
 from weftline.wire.run_responses import ListedRun, Run
-from weftline.wire.run_spec import RunModel
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
@@ -91,13 +91,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert [page.name for page in PAGES if page not in reached] == []
 
 
-def test_the_page_of_the_a2a_kit_lists_what_the_command_lets_pass() -> None:
+def test_page_of_a2a_kit_lists_what_command_lets_pass() -> None:
     text = (ROOT / "docs" / "a2a-kit.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\* `(.+)`: (.+)$", text, re.MULTILINE)
     assert dict(listed) == {name: why for known in KNOWN.values() for name, why in known.items()}
 
 
-def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
+def test_error_table_of_docs_is_that_of_code() -> None:
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     documented = {
         code: (int(status), retryable == "yes", remedy) for code, status, retryable, remedy in ERROR_ROW.findall(text)
@@ -107,7 +107,7 @@ def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
     assert all(f"`{code}` for `{other}`" in text for code, other in others.items()) and others
 
 
-def test_the_page_of_the_client_lists_every_error_that_it_exports() -> None:
+def test_page_of_client_lists_every_error_that_it_exports() -> None:
     text = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
     named = {name for cell in FIELD_CELL.findall(text) for name in re.findall(r"`(\w+)`", cell)}
     exported = {name for name in client.__all__ if issubclass(_class(name), client.ClientError)}
@@ -147,14 +147,14 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
     assert wrong == {}
 
 
-def test_the_page_of_the_protocol_has_the_fields_that_a_run_may_have() -> None:
+def test_page_of_protocol_has_fields_that_run_may_have() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     table = text.partition("## The spec of a run\n")[2].partition("\n### ")[0]
     named = {name for cell in FIELD_CELL.findall(table) for name in re.findall(r"`(\w+)`", cell)}
-    assert named == RunModel.model_fields.keys()
+    assert named == {*RunModel.__struct_encode_fields__}
 
 
-def test_the_page_of_the_snapshot_has_the_fields_that_runs_have() -> None:
+def test_page_of_snapshot_has_fields_that_runs_have() -> None:
     text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
     section = text.partition("## The snapshot")[2].partition("\n## ")[0]
     documented = [name for cell in FIELD_CELL.findall(section) for name in re.findall(r"`(\w+)`", cell)]

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 @pytest.mark.requirement("run.confirm.audit", "run.await.once")
-def test_a_refund_waits_for_the_boss_through_a_kill_and_is_made_once(tmp_path: Path) -> None:
+def test_refund_waits_for_boss_through_kill_and_is_made_once(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("WEFTLINE_")}
     done = run_python(str(EXAMPLES / "refund.py"), cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -51,7 +51,6 @@ LATER = {
     "weftline.server.routes.operator",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
-    "weftline.wire.run_spec",
 }
 """Loaded after a server listens, or if it needs them."""
 AT_START = """
@@ -104,7 +103,7 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
-def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_for_it(tmp_path: Path) -> None:
+def test_command_for_a_running_server_loads_nothing_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "w") as server:
         command = [sys.executable, "-c", BY_COMMAND, str(server.db)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -115,7 +114,7 @@ def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_fo
     assert [one for one in modules if one.startswith(("weftline.server", "weftline.api", "weftline.runtime"))] == []
 
 
-def test_a_server_that_begins_to_listen_has_loaded_only_what_its_first_requests_need(tmp_path: Path) -> None:
+def test_listening_server_has_loaded_only_its_first_needs(tmp_path: Path) -> None:
     program = [sys.executable, "-c", AT_START, str(tmp_path / "store")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

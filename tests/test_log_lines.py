@@ -12,7 +12,7 @@ import pytest
 
 from weftline.log_context import RequestInfo, current_request, current_run, fields
 from weftline.server.logs import LogStyle, configure_logs
-from weftline.server.refusal_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
+from weftline.server.request_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
 Configure = Callable[[LogStyle], io.StringIO]
 
@@ -42,7 +42,7 @@ def at_work() -> Generator[None]:
 
 
 @pytest.mark.usefixtures("at_work")
-def test_a_line_of_text_names_the_run_and_the_request_that_it_does_not_name_itself(configure: Configure) -> None:
+def test_log_line_names_the_run_and_request(configure: Configure) -> None:
     log = configure("text")
     logging.getLogger("weftline.tools").warning("hot")
     logging.getLogger("weftline.tools").warning("run run_1f is hot")
@@ -54,7 +54,7 @@ def test_a_line_of_text_names_the_run_and_the_request_that_it_does_not_name_itse
 
 
 @pytest.mark.usefixtures("at_work")
-def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Configure) -> None:
+def test_line_of_json_is_one_object_with_its_traceback_inside(configure: Configure) -> None:
     log = configure("json")
     try:
         raise ValueError("https://u:hush@x.example/?token=hush")
@@ -67,7 +67,7 @@ def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Confi
     assert told["traceback"].startswith("Traceback") and "hush" not in line
 
 
-def test_what_a_line_says_is_in_fields_of_its_own_as_json(configure: Configure) -> None:
+def test_log_fields_appear_separately_in_json(configure: Configure) -> None:
     log = configure("json")
     told = fields(class_="auth", status=None, attempt=2, path="/x?a=https://u:hush@x.example/", run="run_2")
     logging.getLogger("weftline.x").warning("run run_1f: it said no", extra=told)
@@ -108,7 +108,7 @@ def note(refused: RefusedRequests, workspace: str = "", *, status: int = 404, co
 
 
 async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
+    caplog.set_level(logging.INFO, logger="weftline.server.request_log")
     refused = RefusedRequests()
     for _ in range(1000):
         note(refused)
@@ -125,7 +125,7 @@ async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCapt
 
 
 async def test_refusals_of_very_many_workspaces_are_bounded_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
+    caplog.set_level(logging.INFO, logger="weftline.server.request_log")
     refused = RefusedRequests()
     for number in range(3 * MAX_WORKSPACES):
         note(refused, f"team-{number}")

@@ -14,7 +14,7 @@ from weftline.client import AsyncClient, ClientError, local_mcp
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_wheel_says_whose_it_is_what_it_is_and_where_to_go() -> None:
+def test_wheel_has_its_metadata_and_links() -> None:
     about = metadata("weftline")
     assert about["Name"] == "weftline" and about["Version"] == __version__
     assert about["Author"] and about["License-Expression"] == "Apache-2.0" and about["License-File"] == "LICENSE"
@@ -25,14 +25,14 @@ def test_the_wheel_says_whose_it_is_what_it_is_and_where_to_go() -> None:
     assert about["Description-Content-Type"] == "text/markdown"
 
 
-def test_the_versions_of_python_that_are_named_are_those_that_are_tested() -> None:
+def test_named_python_versions_are_those_tested() -> None:
     classifiers = metadata("weftline").get_all("Classifier") or []
     named = [text.rpartition(" ")[2] for text in classifiers if ":: Python :: 3." in text]
     assert named == ["3.11", "3.12", "3.13"] and metadata("weftline")["Requires-Python"] == ">=3.11"
     assert "Typing :: Typed" in classifiers and (ROOT / "src" / "weftline" / "py.typed").exists()
 
 
-async def test_an_extra_that_is_missing_is_named_with_the_command_that_installs_it(
+async def test_missing_extra_is_named_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)

@@ -50,7 +50,7 @@ def test_passes(number):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
-def test_every_test_runs_once_and_one_that_takes_its_process_along_has_failed(tmp_path: Path) -> None:
+def test_tests_run_once_and_process_killers_fail(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     done = run_suite(tmp_path, "--forks", "3")
     assert done.returncode == 1, done.stderr

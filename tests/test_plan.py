@@ -326,13 +326,13 @@ def test_a_limit_that_this_code_does_not_know_is_refused() -> None:
         limits_of(put(msgspec.json.decode(msgspec.json.encode(RunCreated(1, Limits()))), "limits", "x"))
 
 
-def test_a_kind_of_tool_that_this_code_does_not_know_is_refused() -> None:
+def test_unknown_kind_of_tool_is_refused() -> None:
     with pytest.raises(DecodeError):
         decode_content(put(msgspec.json.decode(encode_plan(EXAMPLE)), "tools", 0, "kind", value="telepathy"))
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"messages":[]}', b'{"v":"1","messages":[]}', b"\xff"])
-def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
+def test_value_that_is_not_a_plan_is_refused(stored: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_content(stored)
 
@@ -343,7 +343,7 @@ def test_a_plan_that_may_not_name_an_agent_has_none(path: Path) -> None:
     assert may_name_agent(path.read_bytes())
 
 
-def test_nothing_else_that_a_plan_has_is_taken_for_its_agent() -> None:
+def test_nothing_else_that_plan_has_is_taken_for_its_agent() -> None:
     schema = Raw(b'{"default":{"a":"b","code":"x","digests":{"code":null}}}')
     plan = RunPlan(messages=(User.of('"code":"x"'),), tools=(LocalRef("a", "", schema),), metadata={"code": "1"})
     rests = replace(plan, digests=Digests("5f1c", "0b7e", "a901"))

@@ -85,13 +85,13 @@ def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> 
     return found
 
 
-def test_no_module_puts_a_sentence_of_its_own_before_a_model() -> None:
+def test_no_module_puts_sentence_of_its_own_before_model() -> None:
     root = Path(prompts.__file__).parents[1]
     folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("prompts", "testing")]
     assert _sentences_of_their_own([path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))]) == []
 
 
-def test_a_sentence_that_a_model_reads_by_a_detour_is_found(tmp_path: Path) -> None:
+def test_sentence_that_model_reads_by_detour_is_found(tmp_path: Path) -> None:
     module = tmp_path / "peer.py"
     module.write_text(
         "class _Rejected(Exception): ...\n"
@@ -107,7 +107,7 @@ def test_a_sentence_that_a_model_reads_by_a_detour_is_found(tmp_path: Path) -> N
     assert _sentences_of_their_own([module]) == ["peer.py:4: without any headers"]
 
 
-def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+def test_tools_write_no_sentences_of_their_own_to_models() -> None:
     """`ToolFailed("…")` and the like, with words in place: those belong in `prompts/`."""
     speakers = ("ToolFailed", "ToolOutput.of", "InvalidArguments", "Issue")
 
@@ -120,7 +120,7 @@ def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
     assert _sentences("tools", spoken) == []
 
 
-def test_no_provider_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+def test_providers_write_no_sentences_of_their_own_to_models() -> None:
     """`text_block("…")`, `{"text": "…"}` and `{"description": "…"}` with words in place."""
 
     def spoken(node: ast.AST) -> Sequence[ast.expr]:

@@ -44,7 +44,8 @@ DAILY = [
 ENGINE = [
     *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "durable", "export"),
     *("export_thread", "fork", "grants", "import_runs", "is_open", "lifespan", "observe", "override_prompt"),
-    *("prompt_overrides", "register", "replay", "runtime", "set_budget", "start", "thread", "unclaimed", "warmup"),
+    *("prompt_overrides", "register", "replay", "runs", "runtime", "set_budget", "start", "thread", "threads"),
+    *("unclaimed", "warmup"),
 ]
 """`runtime` is the door to what is below."""
 BY_TOPIC = {
@@ -138,6 +139,8 @@ BY_TOPIC = {
         "CallRecord",
         "ContextExceeded",
         "InvalidOutput",
+        "ListedRun",
+        "ListedThread",
         "OutputTruncated",
         "Provided",
         "ProviderFailed",
@@ -212,7 +215,7 @@ PAGES = [weftline, weftline.client, weftline.testing, *map(import_module, BY_TOP
 
 
 @pytest.mark.parametrize("module", PAGES, ids=lambda module: module.__name__)
-def test_a_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
+def test_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
     """Without, `help` shows those of its base class: a page about structs in general."""
     public = [getattr(module, name) for name in module.__all__]
     ours = [one for one in public if inspect.isclass(one) and one.__module__.startswith("weftline")]

@@ -71,7 +71,7 @@ def test_each_promise_is_shown_or_listed_as_not_built() -> None:
     assert [name for name in promised() if name not in shown() and not is_not_built(name)] == []
 
 
-def test_what_is_shown_is_not_listed_as_not_built() -> None:
+def test_requirement_with_a_test_is_not_listed_as_unbuilt() -> None:
     assert sorted(filter(is_not_built, shown())) == []
 
 

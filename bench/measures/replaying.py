@@ -8,14 +8,14 @@ import time
 from bench.machine import Machine
 from bench.rows import Row
 from weftline import Agent, Engine, Limits, tool
-from weftline.agent.engine.offline import AgentsToday
+from weftline.agent.engine.replaying import AgentsToday
 from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import find_run
 from weftline.replay.replaying import replay_run
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.testing import ScriptedModel, calls
 
 _TURNS = 100

@@ -27,7 +27,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import AttemptFailed, AttemptStarted, CancelRequested, TurnCompleted
 from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
 from weftline.runtime.driver import CUT_S
-from weftline.runtime.fleet.cancelling import CANCEL_GRACE_S
+from weftline.runtime.fleet.driving import CANCEL_GRACE_S
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 
 

@@ -40,7 +40,7 @@ from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnComplet
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.runtime import hub
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
 
 LONGEST_S = 6 * 3600.0
 """By then every run has ended, even if clocks were set back by an hour."""
@@ -287,15 +287,15 @@ class History:
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
     """Small queues, pages and limits, so that the effects of load occur here too."""
-    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, idle_runs.MAX_RETAINED
+    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, holding.MAX_RETAINED
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))
     servers.LIMITS = rng.choice((before[2], before[2], replace(before[2], max_runs_per_workspace=2)))
-    idle_runs.MAX_RETAINED = rng.choice((before[3], before[3], 1))
+    holding.MAX_RETAINED = rng.choice((before[3], before[3], 1))
     try:
         yield
     finally:
-        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, idle_runs.MAX_RETAINED = before
+        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, holding.MAX_RETAINED = before
 
 
 def _is_ending(head: Fact) -> bool:

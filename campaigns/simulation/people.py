@@ -22,7 +22,7 @@ from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.rows import AwaitFilter, OpenAwait
 
 LOOKS_EVERY_S = 40.0

@@ -21,7 +21,7 @@ from campaigns.simulation.trace import Trace, require
 from campaigns.simulation.world import Life
 from weftline.errors import StoreError
 from weftline.runtime.engine import Engine, OwnedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore

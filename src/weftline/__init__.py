@@ -111,8 +111,8 @@ else:
             "compose_presets presets"
         ),
         "weftline.runs": (
-            "AgentFailed Await CallRecord ContextExceeded InvalidOutput OutputTruncated Provided "
-            "ProviderFailed RunInfo SavedMessage trace"
+            "AgentFailed Await CallRecord ContextExceeded InvalidOutput ListedRun ListedThread OutputTruncated "
+            "Provided ProviderFailed RunInfo SavedMessage trace"
         ),
         "weftline.tools": (
             "Bounded Happened Hint Injected Paging ServerData Skill Telemetry ToolInDoubt ToolOutput "

@@ -1,8 +1,7 @@
 """Behavior of agents: shorter requests, reminders, prompts, presets. See docs/behaviors.md."""
 
 from weftline.agent import presets
-from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
-from weftline.agent.compaction import Compaction
+from weftline.agent.behavior import Behavior, Compaction, ThinkingDecay, ToolBudget, ToolSearch
 from weftline.agent.preset import Preset, compose_presets
 from weftline.agent.prompting import Prompt
 from weftline.engine_options import RetryPolicy

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.text.surrogates import without_nul
+from weftline.text.characters import without_nul
 
 MAX_LABELS = 16
 MAX_LABEL_CHARS = 512

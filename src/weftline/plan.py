@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from weftline.engine_options import EngineOptions
 from weftline.kernel.control import Digests
 from weftline.kernel.entries import Limits
-from weftline.kernel.policy import OnExceeded, PolicyRule
+from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 from weftline.trace_context import Trace
@@ -182,14 +182,6 @@ class RunPlan(PlanContent, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     limits: Limits = Limits()
     """In the body of the first entry up to version 7, as well as in its head."""
-
-
-class Asked(Struct, frozen=True):
-    """The settings of a client's request for which the plan also has defaults; None for what it did not set."""
-
-    local_timeout_us: int | None = None
-    grant_ttl_us: int | None = None
-    on_exceeded: OnExceeded | None = None
 
 
 class _Kind(Struct, frozen=True):

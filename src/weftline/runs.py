@@ -11,6 +11,8 @@ __all__ = [
     "CallRecord",
     "ContextExceeded",
     "InvalidOutput",
+    "ListedRun",
+    "ListedThread",
     "OutputTruncated",
     "Provided",
     "ProviderFailed",
@@ -21,6 +23,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.context import RunInfo
+    from weftline.agent.engine.logs import ListedRun, ListedThread
     from weftline.agent.results import (
         AgentFailed,
         CallRecord,
@@ -41,6 +44,8 @@ else:
         "CallRecord": "weftline.agent.results",
         "ContextExceeded": "weftline.agent.results",
         "InvalidOutput": "weftline.agent.results",
+        "ListedRun": "weftline.agent.engine.logs",
+        "ListedThread": "weftline.agent.engine.logs",
         "OutputTruncated": "weftline.agent.results",
         "Provided": "weftline.runtime.tool_calls.provided",
         "ProviderFailed": "weftline.agent.results",

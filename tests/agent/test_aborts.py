@@ -65,7 +65,7 @@ class Sulking(ScriptedModel):
 
 
 @pytest.mark.requirement("loop.abort.result", "loop.abort.at_once")
-async def test_a_cancelled_run_returns_what_it_had_done_and_every_call_has_a_result() -> None:
+async def test_cancelled_run_returns_a_result_for_every_call() -> None:
     waiting = Waiting()
     first = {**calls(("wait", {}), ("wait", {})), "usage": {"input": 7, "output": 2}}
     agent = Agent(ScriptedModel([first, "Done."]), tools=[waiting.tool])
@@ -84,7 +84,7 @@ async def test_a_cancelled_run_returns_what_it_had_done_and_every_call_has_a_res
 
 
 @pytest.mark.requirement("loop.abort.result", "loop.abort.at_once")
-async def test_a_model_call_is_stopped_whatever_its_provider_says_about_that() -> None:
+async def test_model_call_is_stopped_whatever_its_provider_says_about_that() -> None:
     model = Sulking()
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
         run = await engine.start(Agent(model), "Go.")
@@ -96,7 +96,7 @@ async def test_a_model_call_is_stopped_whatever_its_provider_says_about_that() -
 
 
 @pytest.mark.requirement("loop.abort.at_once")
-async def test_a_run_that_is_cancelled_before_it_begins_asks_no_model() -> None:
+async def test_run_that_is_cancelled_before_it_begins_asks_no_model() -> None:
     model = ScriptedModel(["Never."])
     task = asyncio.create_task(Agent(model).run("Go."))
     task.cancel()
@@ -106,7 +106,7 @@ async def test_a_run_that_is_cancelled_before_it_begins_asks_no_model() -> None:
 
 
 @pytest.mark.requirement("loop.abort.task_cancelled")
-async def test_cancelling_the_awaiting_task_ends_the_run_and_the_agent_can_run_again() -> None:
+async def test_cancelling_awaiting_task_ends_run_and_agent_can_run_again() -> None:
     waiting = Waiting()
     agent = Agent(ScriptedModel([calls("wait"), "Done."]), tools=[waiting.tool])
     seen: list[str] = []
@@ -143,7 +143,7 @@ class Refusing(ScriptedModel):
         (OSError("no such device"), ProviderFailed, "unknown", None, False),
     ],
 )
-async def test_a_failed_model_call_is_raised_by_class_with_its_cause(
+async def test_failed_model_call_is_raised_by_class_with_its_cause(
     raised: Exception, kind: type[ProviderFailed], code: str, provider_code: str | None, retryable: bool
 ) -> None:
     with pytest.raises(ProviderFailed) as caught:
@@ -158,7 +158,7 @@ async def test_a_failed_model_call_is_raised_by_class_with_its_cause(
 
 
 @pytest.mark.requirement("loop.error.thread_intact")
-async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_them() -> None:
+async def test_failed_run_keeps_its_messages_and_its_thread_continues() -> None:
     @tool
     def look() -> str:
         """Looks."""
@@ -181,7 +181,7 @@ async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_th
     assert again.text == "One."
 
 
-async def test_leaving_a_run_waits_for_a_plain_function_that_is_at_work() -> None:
+async def test_leaving_run_waits_for_plain_function_that_is_at_work() -> None:
     begun, go_on, done = asyncio.Event(), threading.Event(), list[str]()
     loop = asyncio.get_running_loop()
 
@@ -206,7 +206,7 @@ async def test_leaving_a_run_waits_for_a_plain_function_that_is_at_work() -> Non
     assert done == ["paid"]
 
 
-async def test_a_run_that_has_ended_does_not_wait_for_a_function_that_took_too_long() -> None:
+async def test_ended_run_does_not_wait_for_a_slow_function() -> None:
     go_on = threading.Event()
 
     @tool(effect="read", timeout_s=0.01)

@@ -91,7 +91,7 @@ async def test_the_type_of_the_answer_is_known_to_type_checkers() -> None:
     assert_type(Agent("m", output=Invoice | None), Agent[Invoice | None, object])
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again_and_then_fails() -> None:
+async def test_unfitting_answer_is_requested_again_and_then_fails() -> None:
     model = ScriptedModel(['{"number": "7"}', '{"number": "7", "total_eur": "x"}'])
     agent = Agent(model, output=Invoice)
     with pytest.raises(InvalidOutput) as caught:
@@ -255,7 +255,7 @@ async def test_limits_and_settings_reach_the_run() -> None:
     assert model.requests[0].temperature == 0.5
 
 
-async def test_a_model_can_be_overridden_for_runs_that_start_in_a_block() -> None:
+async def test_model_can_be_overridden_for_runs_that_start_in_block() -> None:
     agent = Agent("openai:gpt-5", tools=[weather])
     with agent.override(model=ScriptedModel(["Scripted."])):
         assert (await agent.run("Go.")).text == "Scripted."
@@ -272,7 +272,7 @@ async def test_an_image_comes_with_the_prompt() -> None:
     assert message.parts[0].data == "iVBORw0KGgo="
 
 
-async def test_what_tools_remember_stays_from_call_to_call() -> None:
+async def test_tool_state_stays_from_call_to_call() -> None:
     @tool
     def count(context: ToolContext) -> int:
         """Counts."""
@@ -324,7 +324,7 @@ class WithLimits(ScriptedModel):
         return SamplingLimits(top_p=False, max_stops=1, blank_stops=False, max_output_tokens=10)
 
 
-async def test_settings_that_a_model_does_not_accept_are_refused_by_their_names_in_python() -> None:
+async def test_settings_a_model_rejects_have_their_python_names() -> None:
     settings = Settings(top_p=0.5, stop=["a", " "], max_output_tokens=11)
     with pytest.raises(WeftlineError, match=r"^top_p: .+; stop: .+; stop\[1\]: .+ \(and 1 more\)$") as refused:
         await Agent(WithLimits(["x"]), settings=settings).run("Go.")
@@ -346,7 +346,7 @@ async def test_two_tools_of_one_name_are_refused() -> None:
         Agent(ScriptedModel(["x"]), tools=[weather, other])
 
 
-async def test_deps_that_cannot_be_made_fail_the_run_with_their_error() -> None:
+async def test_deps_that_cannot_be_made_fail_run_with_their_error() -> None:
     @asynccontextmanager
     async def database(run: RunInfo) -> AsyncGenerator[str]:
         raise ConnectionError("no database")

@@ -89,7 +89,7 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("inside", ["1e300," * 6_000, "[]," * 200_000])
-def test_a_text_that_costs_too_much_to_read_stays_a_text(inside: str) -> None:
+def test_text_that_costs_too_much_to_read_stays_text(inside: str) -> None:
     schema = Raw(b'{"type":"object","properties":{"all":{"type":"array"}}}')
     assert coerced({"all": "[1,2]"}, schema) == {"all": [1, 2]}
     assert coerced({"all": f"[{inside}1]"}, schema) is None
@@ -97,7 +97,7 @@ def test_a_text_that_costs_too_much_to_read_stays_a_text(inside: str) -> None:
 
 @pytest.mark.requirement("loop.args.coerce", "loop.args.required")
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), values))
-def test_what_fits_is_left_alone_and_nothing_inside_is_touched(args: dict[str, Any]) -> None:
+def test_fitting_content_is_unchanged(args: dict[str, Any]) -> None:
     found = coerced(args, RAW)
     if args.get("text") is None:
         assert found is None
@@ -159,7 +159,7 @@ async def test_arguments_that_do_not_fit_are_rejected(args: dict[str, Any]) -> N
     assert seen == ["arguments_rejected"]
 
 
-async def test_what_a_gate_sets_is_not_called_a_coercion() -> None:
+async def test_gate_values_are_not_reported_as_coercion() -> None:
     agent, _ = scripted(calls("order", cakes=["a"], count=1), tools=[order])
 
     @agent.on(ToolGate)
@@ -172,7 +172,7 @@ async def test_what_a_gate_sets_is_not_called_a_coercion() -> None:
     assert seen == [(5, ())]
 
 
-async def test_what_a_gate_sets_is_coerced_like_what_a_model_writes() -> None:
+async def test_gate_values_are_coerced_like_model_values() -> None:
     agent, _ = scripted(calls("order", cakes=["a"], count=1), tools=[order])
 
     @agent.on(ToolGate)
@@ -185,7 +185,7 @@ async def test_what_a_gate_sets_is_coerced_like_what_a_model_writes() -> None:
     assert (seen, result.calls[0].how) == ([["a", "b"]], "returned")
 
 
-async def test_a_word_of_a_fixed_set_is_not_made_of_something_else() -> None:
+async def test_word_of_fixed_set_is_not_made_of_something_else() -> None:
     @tool(effect="read")
     def pick(size: Literal["1", "2"]) -> str:
         """Picks."""

@@ -50,7 +50,7 @@ async def asked(engine: Engine, run: Run[Any], count: int = 1) -> list[Await]:
 
 
 @pytest.mark.requirement("run.confirm.asked", "run.confirm.prompt", "run.confirm.approved")
-async def test_a_call_waits_for_approval_and_runs_with_what_was_approved() -> None:
+async def test_call_waits_for_approval_and_runs_with_what_was_approved() -> None:
     agent, model = payer()
     async with Engine() as engine, agent.stream("Pay Ann 5.", engine=engine) as run:
         (question,) = await asked(engine, run)
@@ -69,7 +69,7 @@ async def test_a_call_waits_for_approval_and_runs_with_what_was_approved() -> No
 
 
 @pytest.mark.requirement("run.confirm.denied", "run.confirm.audit")
-async def test_a_denied_call_is_told_to_the_model_and_is_no_error() -> None:
+async def test_denied_call_is_told_to_model_and_is_no_error() -> None:
     agent, _ = payer()
     async with Engine() as engine, agent.stream("Pay Ann 5.", engine=engine) as run:
         (question,) = await asked(engine, run)
@@ -119,7 +119,7 @@ async def test_a_run_that_nobody_watches_fails_when_it_asks_people() -> None:
     assert paid == []
 
 
-async def test_a_hook_answers_in_a_persons_place_and_what_it_passes_is_for_people() -> None:
+async def test_hook_answers_for_a_person_or_leaves_it_to_people() -> None:
     agent, _ = payer(calls("pay", amount=5.0, payee="Ann"), calls("pay", amount=500.0, payee="Bob"))
     seen: list[str] = []
 
@@ -157,7 +157,7 @@ async def test_a_hook_that_fails_denies(wrong: str) -> None:
     assert paid == []
 
 
-async def test_a_gate_asks_people_about_a_call_that_its_tool_would_not_ask_about() -> None:
+async def test_gate_asks_people_about_calls_that_tools_would_not() -> None:
     done: list[str] = []
 
     @tool(effect="once")
@@ -205,7 +205,7 @@ async def test_an_approval_may_cover_later_calls_with_arguments_like_these() -> 
     assert done == ["git status", "git status -s"]
 
 
-async def test_a_question_that_depends_on_the_arguments_is_asked_only_if_there_is_one() -> None:
+async def test_argument_dependent_question_is_asked_only_if_there_is_one() -> None:
     def large(amount: int) -> str | None:
         return f"Refund {amount} €?" if amount > 100 else None
 
@@ -247,7 +247,7 @@ def test_a_template_that_reaches_behind_the_arguments_is_refused() -> None:
 
 
 @pytest.mark.requirement("run.await.questions")
-async def test_the_answer_to_a_question_is_the_result_of_the_call() -> None:
+async def test_answer_to_question_is_result_of_call() -> None:
     turn = calls("ask_user", question="Which city?", options=["Lyon", "Bonn"])
     agent, _ = scripted(turn, tools=[ask_user])
     async with Engine() as engine, agent.stream("Plan a trip.", engine=engine) as run:
@@ -283,7 +283,7 @@ async def test_a_plan_is_approved_rejected_or_talked_about() -> None:
 
 
 async def test_whoever_sits_at_the_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["y", "no idea why", "2", "n"])
+    typed = iter(["", "y", "no idea why", "2", " ", "n"])
     prompts: list[str] = []
 
     def read(prompt: str = "") -> str:
@@ -295,7 +295,7 @@ async def test_whoever_sits_at_the_terminal_is_asked(monkeypatch: pytest.MonkeyP
     third = calls("ask_user", question="Which?", options=["one", "two"])
     agent, _ = scripted(first, second, third, calls("present_plan", plan="Rest."), tools=[pay, ask_user, present_plan])
     result = await agent.run("Go.", hooks=[ask_in_terminal])
-    assert prompts[0] == "Pay 5.0 to Ann? [y/n, or why not]"
+    assert prompts[0] == prompts[1] == "Pay 5.0 to Ann? [y/n, or why not]"
     assert paid == [(5.0, "Ann")]
     texts = results_in(result.messages)
     assert texts[2] == "two" and "no idea why" in texts[1]
@@ -313,7 +313,7 @@ async def test_where_nobody_sits_at_the_terminal_nobody_is_asked(monkeypatch: py
     assert error.value.result.code == "nobody_to_ask"
 
 
-async def test_what_a_subagent_asks_is_shown_at_the_top_and_put_to_the_hooks_above() -> None:
+async def test_subagent_question_reaches_the_top_and_its_hooks() -> None:
     for by_hook in (False, True):
         paid.clear()
         clerk, _ = payer()

@@ -70,7 +70,7 @@ async def test_a_key_counts_as_the_person_who_made_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["answer", "another plan", "comment", "comment on a plan"])
-async def test_whoever_told_the_run_what_to_do_may_not_approve_what_follows(how: str) -> None:
+async def test_sender_of_instructions_may_not_approve_what_follows(how: str) -> None:
     """Nor may who requested it: it takes somebody else, until one of its calls is approved."""
     first = calls("ask_user", question="Who?") if how == "answer" else calls("present_plan", plan="Pay Bob.")
     script = [first, calls("pay", amount=5), calls("pay", amount=6), "Done."]
@@ -99,7 +99,7 @@ async def test_whoever_told_the_run_what_to_do_may_not_approve_what_follows(how:
 
 
 @pytest.mark.parametrize("odd", [{"remember": {}}, {"remember": "always"}, {"args": [5]}, {"args": "5"}])
-async def test_an_approval_of_the_wrong_shape_is_refused_and_the_run_waits_on(odd: dict[str, Any]) -> None:
+async def test_approval_of_wrong_shape_is_refused_and_run_waits_on(odd: dict[str, Any]) -> None:
     async with Engine() as engine:
         run, id = await question(engine, payer())
         with pytest.raises(WeftlineError) as refused:
@@ -109,7 +109,7 @@ async def test_an_approval_of_the_wrong_shape_is_refused_and_the_run_waits_on(od
         assert (await run.result()).text == "Done."
 
 
-async def test_a_call_whose_tool_changed_since_it_was_approved_is_not_made(tmp_path: Path) -> None:
+async def test_call_whose_tool_changed_since_approval_is_not_made(tmp_path: Path) -> None:
     PAID.clear()
     before = payer()
     async with Engine(tmp_path / "data", agents=[before]) as engine:
@@ -145,7 +145,7 @@ def asker(model: ScriptedModel, **options: Any) -> Agent[str, object]:
 
 
 @pytest.mark.requirement("tool.ask_user.restart")
-async def test_a_question_that_is_open_at_a_restart_is_offered_again_once_under_its_id(tmp_path: Path) -> None:
+async def test_open_question_is_offered_again_once_after_restart(tmp_path: Path) -> None:
     before = asker(ScriptedModel([calls("ask_user", question="Which one?")]))
     async with Engine(tmp_path / "data", agents=[before]) as engine:
         run, id = await question(engine, before)
@@ -164,7 +164,7 @@ async def test_a_question_that_is_open_at_a_restart_is_offered_again_once_under_
 
 
 @pytest.mark.requirement("tool.ask_user.closed")
-async def test_a_question_that_nobody_answers_is_closed_and_a_later_answer_refused() -> None:
+async def test_question_that_nobody_answers_is_closed_and_later_answer_refused() -> None:
     ask = calls("ask_user", question="Which one?")
     async with Engine() as engine:
         run, id = await question(engine, asker(ScriptedModel([ask, "Any."]), limits=Limits(await_timeout_s=0.05)))

@@ -51,7 +51,7 @@ def of(events: list[Any], *kinds: type[Any]) -> list[Any]:
 
 
 @pytest.mark.requirement("run.await.barrier")
-async def test_the_awaits_of_a_turn_are_announced_with_one_pause_and_end_with_one_model_call(tmp_path: Path) -> None:
+async def test_awaits_of_a_turn_have_one_pause_and_model_call(tmp_path: Path) -> None:
     asks = [calls("pay", amount=1), calls("ask_user", question="Who?"), calls("look"), calls("pay", amount=2)]
     model = ScriptedModel([together(*asks), "Done."])
     agent = Agent(model, name="payer", tools=[pay, look, ask_user], limits=Limits(loop_soft=0))

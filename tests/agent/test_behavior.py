@@ -89,7 +89,7 @@ def test_each_knob_is_the_first_that_is_given(run: Behavior, agent: Behavior, pr
 
 
 @given(behaviors)
-def test_what_is_stored_of_a_behavior_is_read_back(behavior: Behavior) -> None:
+def test_stored_behavior_is_read_back(behavior: Behavior) -> None:
     assert Behavior.from_stored(behavior.stored()) == behavior
 
 
@@ -108,7 +108,7 @@ def test_what_is_stored_of_a_behavior_is_read_back(behavior: Behavior) -> None:
         {"reasoning_budget_tokens": -5},
     ],
 )
-def test_a_value_outside_its_range_is_refused_when_it_is_given(knobs: dict[str, Any]) -> None:
+def test_value_outside_its_range_is_refused_when_it_is_given(knobs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
         Behavior(**knobs)
 
@@ -186,7 +186,7 @@ def test_more_tokens_are_never_a_lower_level(tokens: int, more: int) -> None:
 
 @pytest.mark.requirement("loop.budget.block")
 @pytest.mark.parametrize("budget", [2, ToolBudget(2)])
-async def test_a_budget_holds_exactly_also_for_calls_at_the_same_time(budget: int | ToolBudget) -> None:
+async def test_budget_holds_exactly_also_for_calls_at_same_time(budget: int | ToolBudget) -> None:
     turn = {"tool_calls": [{"name": "look", "args": {"at": str(n)}} for n in range(4)]}
     agent, _ = scripted(turn, tools=[look], behavior=Behavior(tool_budgets={"look": budget}))
     told: list[tuple[str, int, int]] = []
@@ -199,7 +199,7 @@ async def test_a_budget_holds_exactly_also_for_calls_at_the_same_time(budget: in
 
 
 @pytest.mark.requirement("loop.budget.steer")
-async def test_a_budget_that_steers_lets_calls_run_and_tells_the_model_once() -> None:
+async def test_budget_that_steers_lets_calls_run_and_tells_model_once() -> None:
     turn = {"tool_calls": [{"name": "look", "args": {"at": str(n)}} for n in range(3)]}
     agent, model = scripted(turn, turn, tools=[look], behavior=Behavior(tool_budgets={"look": ToolBudget(2, "steer")}))
     told: list[int] = []
@@ -307,7 +307,7 @@ async def test_a_tool_that_does_something_is_not_deduplicated() -> None:
 
 
 @pytest.mark.requirement("loop.batch.sequential")
-async def test_calls_run_one_after_the_other_if_the_behavior_says_so() -> None:
+async def test_calls_run_one_after_other_if_behavior_says_so() -> None:
     active = most = 0
 
     @tool(effect="read", concurrent=True)
@@ -343,7 +343,7 @@ def big(size: int = 5000, letter: str = "ä") -> list[Any] | str:
 
 
 @pytest.mark.requirement("loop.persist.stub")
-async def test_a_large_result_is_in_a_file_and_a_stub_in_the_conversation(tmp_path: Path) -> None:
+async def test_large_result_is_in_file_and_stub_in_conversation(tmp_path: Path) -> None:
     behavior = Behavior(persist_threshold_bytes=9_999, persist_dir=tmp_path / "out")
     agent, model = scripted(calls("big"), calls("big", size=4999), tools=[big], behavior=behavior)
     sizes: list[int] = []
@@ -366,7 +366,7 @@ EXCLUDED = {"persist_threshold_bytes": 10, "persist_dir": "out", "persist_exclud
 
 @pytest.mark.requirement("loop.persist.off")
 @pytest.mark.parametrize("knobs", [{"persist_threshold_bytes": 10}, {"persist_dir": "out"}, EXCLUDED])
-async def test_nothing_is_written_without_a_directory_or_for_a_tool_that_is_excluded(
+async def test_excluded_or_directoryless_tools_write_nothing(
     knobs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

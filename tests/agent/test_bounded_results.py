@@ -52,14 +52,14 @@ async def test_a_tool_has_to_keep_its_word_about_bounds(result: object, bounded:
     assert fault in call.result
 
 
-async def test_an_error_of_a_bounded_tool_is_an_error_like_any_other() -> None:
+async def test_error_of_bounded_tool_is_error_like_any_other() -> None:
     agent, _ = scripted(calls("list"), tools=[listing(ToolFailed("No."))])
     [call] = (await agent.run("Go.")).calls
     assert (call.result, call.how) == ("No.", "failed")
 
 
 @pytest.mark.requirement("run.result.bounds")
-async def test_the_model_reads_the_bounds_whatever_the_tool_wrote_under_their_names() -> None:
+async def test_model_reads_bounds_whatever_tool_wrote_under_their_names() -> None:
     value = {"items": [1], "returned": 99, "total": 99, "truncated": False, "refinement_hint": "x", "next": "x"}
     paging = Paging("cursor", "next")
     cut = Bounded(value=value, returned=1, total=7, truncated=True, next_cursor="c2", refinement_hint="Ask for less.")
@@ -82,7 +82,7 @@ async def test_the_model_reads_the_bounds_whatever_the_tool_wrote_under_their_na
 
 
 @pytest.mark.requirement("run.reminder.after_results")
-async def test_the_model_is_reminded_of_hints_of_tools_failures_and_what_was_cut_in_call_order() -> None:
+async def test_model_reads_all_reminders_in_call_order() -> None:
     cut = listing(Bounded(value={}, returned=1, truncated=True, next_cursor="c2"), bounded=Paging("cursor"))
     price = tool(effect="read", name="price", reminder="Prices are net.")(_price)
     less = tool(effect="read", name="less", bounded=True)(_less)
@@ -133,7 +133,7 @@ def search(context: ToolContext) -> str:
 
 
 @pytest.mark.requirement("run.result.server_data")
-async def test_what_a_call_leaves_is_in_the_log_and_for_hooks_and_no_model_reads_it() -> None:
+async def test_call_leftovers_are_logged_and_hidden_from_models() -> None:
     agent, model = scripted(calls("search"), tools=[search])
     seen: list[tuple[ServerData, ...]] = []
 

@@ -59,7 +59,7 @@ def asking(*turns: Any, **options: Any) -> tuple[Agent[Any, Any], ScriptedModel,
         ({"args": Query}, {"topic": "tin", "depth": 4}, '{"depth":4,"language":null,"topic":"tin"}'),
     ],
 )
-async def test_a_subagent_is_told_one_thing_made_by_the_first_way_that_is_given(
+async def test_subagent_prompt_is_made_by_the_first_given_way(
     options: dict[str, Any], args: dict[str, Any], told: str
 ) -> None:
     agent, _, below = asking(calls("digger", **args), **options)
@@ -119,7 +119,7 @@ def refuse(topic: str) -> str | None:
         ({"prompt_id": "dug", "args": Query}, {"topic": "tin"}, "invalid_arguments", "no prompt 'dug'"),
     ],
 )
-async def test_arguments_that_make_no_task_are_an_error_with_a_hint_and_no_child_is_there(
+async def test_arguments_without_a_task_create_no_child(
     options: dict[str, Any], args: dict[str, Any], reason: str, words: str
 ) -> None:
     agent, _, below = asking(calls("digger", **args), **options)
@@ -148,12 +148,12 @@ async def test_arguments_that_make_no_task_are_an_error_with_a_hint_and_no_child
         ({"text": " "}, "text is empty"),
     ],
 )
-def test_a_way_that_could_not_work_is_refused_when_the_tool_is_made(options: dict[str, Any], words: str) -> None:
+def test_unworkable_way_is_refused_at_definition(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         asking(**options)
     assert words in str(refused.value)
 
 
-def test_what_is_not_a_function_is_refused() -> None:
+def test_value_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(TypeError, match="check must be a function, not str"):
         asking(check="no")  # pyright: ignore[reportArgumentType]

@@ -46,7 +46,7 @@ class Naming:
 
 
 @pytest.mark.requirement("run.call.id")
-async def test_a_call_keeps_the_providers_id_unless_that_is_missing_taken_or_too_long(tmp_path: Path) -> None:
+async def test_call_keeps_the_provider_id_if_it_is_usable(tmp_path: Path) -> None:
     keys: dict[tuple[str, str], str] = {}
 
     @tool(effect="read")

@@ -20,8 +20,7 @@ from weftline.messages import Assistant, ToolResults, User
 from weftline.plan import LocalRef, RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt, entries
 from weftline.testing import ScriptedModel, calls
 
 from .skills.house import write_skill
@@ -65,7 +64,7 @@ async def heads_of(engine: Engine, run_id: str) -> list[Any]:
 
 
 @pytest.mark.requirement("run.cancel.children")
-async def test_a_receipt_has_the_calls_of_the_runs_below_which_end_first(tmp_path: Path) -> None:
+async def test_receipt_has_calls_of_runs_below_which_end_first(tmp_path: Path) -> None:
     agent = family(calls(("hold", {}), ("peek", {}), ("look", {})))
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
@@ -98,7 +97,7 @@ async def test_a_receipt_has_the_calls_of_the_runs_below_which_end_first(tmp_pat
 
 
 @pytest.mark.requirement("run.cancel.receipt")
-async def test_a_receipt_has_every_call_of_a_run_and_its_children_in_one_list_and_stays(
+async def test_receipt_lists_every_call_of_the_run_tree_once(
     tmp_path: Path,
 ) -> None:
     agent, models = family(calls(("hold", {}), ("peek", {}), ("look", {}))), Catalog()
@@ -148,7 +147,7 @@ async def test_a_receipt_has_every_call_of_a_run_and_its_children_in_one_list_an
         assert await engine.attach(done.id).cancel() == ended
 
 
-async def test_cancelling_a_run_that_had_ended_reports_its_end_and_changes_nothing() -> None:
+async def test_cancelling_an_ended_run_changes_nothing() -> None:
     async with Engine() as engine:
         run = await engine.start(Agent(ScriptedModel([calls("look"), "Done."]), tools=[look]), "Go.")
         await run.result()
@@ -158,7 +157,7 @@ async def test_cancelling_a_run_that_had_ended_reports_its_end_and_changes_nothi
         assert receipt.stopped == receipt.in_doubt == () and await heads_of(engine, run.id) == before
 
 
-async def test_a_cancel_closes_what_is_open_and_a_late_answer_is_refused() -> None:
+async def test_cancel_closes_what_is_open_and_late_answer_is_refused() -> None:
     agent = Agent(ScriptedModel([calls(("pay", {}), ("look", {})), "Done."]), tools=[pay, look])
     async with Engine() as engine:
         run = await engine.start(agent, "Pay.", thread="customer")
@@ -234,7 +233,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="process
 
 
 @LINUX
-async def test_no_process_of_a_call_is_left_when_the_cancelled_entry_is_there(tmp_path: Path) -> None:
+async def test_processes_of_calls_are_gone_at_the_cancelled_entry(tmp_path: Path) -> None:
     worker = Agent(
         ScriptedModel([calls("shell", command=COMMAND), "Done."]), name="worker", tools=[shell(root=tmp_path)]
     )
@@ -249,7 +248,7 @@ async def test_no_process_of_a_call_is_left_when_the_cancelled_entry_is_there(tm
 
 @LINUX
 @pytest.mark.requirement("run.cancel.processes")
-async def test_nor_is_one_of_the_runs_below_it_whatever_started_it(tmp_path: Path) -> None:
+async def test_nor_is_one_of_runs_below_it_whatever_started_it(tmp_path: Path) -> None:
     script = write_skill(tmp_path, "busy", files={"go.sh": f"#!/bin/sh\n{COMMAND}\n"}) / "go.sh"
     await asyncio.to_thread(script.chmod, 0o755)
     turns: dict[str, tuple[Any, Any]] = {

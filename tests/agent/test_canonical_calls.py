@@ -25,7 +25,7 @@ def echo(*, value: object) -> object:
 
 
 @pytest.mark.requirement("run.result.canonical")
-async def test_arguments_and_results_are_the_same_for_tools_hooks_other_processes_and_replays(tmp_path: Path) -> None:
+async def test_arguments_and_results_are_the_same_everywhere(tmp_path: Path) -> None:
     value = {"z": 1, "a": [HUGE, 1.5, None, True], "m": {"b": -0.0, "a": 3}}
     written = '{"a":[1180591620717411303424,1.5,null,true],"m":{"a":3,"b":-0.0},"z":1}'
     got: list[Any] = []
@@ -50,7 +50,7 @@ async def test_arguments_and_results_are_the_same_for_tools_hooks_other_processe
 
 @pytest.mark.requirement("run.result.canonical")
 @pytest.mark.parametrize("odd", list(ODD))
-async def test_a_result_that_json_cannot_hold_is_an_error_and_never_changed(odd: str) -> None:
+async def test_result_that_json_cannot_hold_is_error_and_never_changed(odd: str) -> None:
     agent, _ = scripted(calls("echo", value=odd), tools=[echo])
     [call] = (await agent.run("Go.")).calls
     assert call.failure is not None and (call.ok, call.failure.kind) == (False, "malformed_result")
@@ -58,7 +58,7 @@ async def test_a_result_that_json_cannot_hold_is_an_error_and_never_changed(odd:
 
 
 @pytest.mark.requirement("run.turn.retry_selected")
-async def test_of_a_turn_that_was_tried_again_only_the_completed_attempt_counts_but_for_its_price() -> None:
+async def test_retried_turn_counts_only_once_except_its_price() -> None:
     used = {"input": 3, "output": 2}
     broken = calls("pay", to="bob") | {
         "deltas": ["Wro", "ng"],

@@ -36,7 +36,7 @@ def paying(hint: Any, paid: list[int], **options: Any) -> Any:
     return tool(**options)(pay)
 
 
-async def test_a_nested_call_of_another_version_is_not_made_and_the_code_reads_why(tmp_path: Path) -> None:
+async def test_nested_call_of_another_version_is_refused_with_a_reason(tmp_path: Path) -> None:
     paid: list[int] = []
 
     async def script(ask: Any) -> str:
@@ -60,7 +60,7 @@ async def test_a_nested_call_of_another_version_is_not_made_and_the_code_reads_w
     assert result.calls[1].result == "! " + prompts.calls.changed_since_asked("pay")
 
 
-async def test_people_are_not_asked_about_other_arguments_than_the_log_has(tmp_path: Path) -> None:
+async def test_people_are_not_asked_about_other_arguments_than_log_has(tmp_path: Path) -> None:
     """The gate of the first process never decides; the question of the second would name another amount."""
     paid: list[int] = []
     shown: list[int] = []
@@ -94,7 +94,7 @@ async def test_people_are_not_asked_about_other_arguments_than_the_log_has(tmp_p
 
 
 @pytest.mark.parametrize("edited", [False, True])
-async def test_a_run_whose_call_was_not_made_comes_out_as_it_did(tmp_path: Path, edited: bool) -> None:
+async def test_run_with_an_unmade_call_replays_identically(tmp_path: Path, edited: bool) -> None:
     paid: list[int] = []
 
     def payer(hint: Any) -> Agent[Any, Any]:
@@ -120,7 +120,7 @@ async def test_a_run_whose_call_was_not_made_comes_out_as_it_did(tmp_path: Path,
     assert (call.how, call.result, paid) == ("not_run", prompts.calls.changed_since_asked("pay"), [])
 
 
-async def test_a_subagent_is_not_briefed_with_other_arguments_than_the_log_has(tmp_path: Path) -> None:
+async def test_subagent_is_not_briefed_with_other_arguments_than_log_has(tmp_path: Path) -> None:
     briefed: list[int] = []
 
     def boss(hint: Any) -> tuple[Agent[Any, Any], ScriptedModel]:

@@ -94,7 +94,7 @@ async def asked(engine: Engine, *runs: Run[Any]) -> list[list[Await]]:
 
 
 @pytest.mark.requirement("run.child.await")
-async def test_what_a_subagent_asks_is_listed_and_answered_on_every_run_above_it(tmp_path: Path) -> None:
+async def test_subagent_question_can_be_answered_on_every_run_above(tmp_path: Path) -> None:
     agent = family()
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
         top = await engine.start(agent, "Go.")
@@ -132,7 +132,7 @@ async def test_what_a_subagent_asks_is_listed_and_answered_on_every_run_above_it
 
 
 @pytest.mark.requirement("run.child.await")
-async def test_such_a_question_outlives_the_process_and_is_answered_from_above(
+async def test_such_question_outlives_process_and_is_answered_from_above(
     tmp_path: Path,
 ) -> None:
     agent = family()

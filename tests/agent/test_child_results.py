@@ -49,9 +49,7 @@ def boss(*turns: Any, tools: Any = (look, hold), **options: Any) -> Agent[Any, A
     ],
     ids=["no tools", "tools", "all failed", "it failed", "it was cancelled"],
 )
-async def test_a_childs_answer_is_the_result_with_a_link_to_it_and_what_it_took(
-    turns: list[Any], made: int, status: str
-) -> None:
+async def test_child_answer_is_the_result_with_link_and_usage(turns: list[Any], made: int, status: str) -> None:
     async with Engine() as engine:
         run = await engine.start(boss(*turns), "Go.")
         child, events = "", list[Any]()
@@ -96,7 +94,7 @@ def submit_number() -> int:
 
 @pytest.mark.requirement("run.child.final_result")
 @pytest.mark.parametrize("typed", [False, True])
-async def test_a_child_may_end_with_the_result_of_a_terminal_tool(typed: bool) -> None:
+async def test_child_may_end_with_result_of_terminal_tool(typed: bool) -> None:
     options: dict[str, Any] = {"output": Report} if typed else {}
     agent = boss(calls("submit", title="Rents"), tools=[submit], **options)
     async with Engine() as engine:
@@ -114,7 +112,7 @@ async def test_a_child_may_end_with_the_result_of_a_terminal_tool(typed: bool) -
 
 
 @pytest.mark.requirement("run.child.final_result")
-async def test_one_that_is_of_another_type_than_the_childs_answers_is_an_error_of_the_call() -> None:
+async def test_child_answer_of_another_type_is_an_error() -> None:
     agent = boss(calls("submit_number"), tools=[submit_number], output=Report)
     async with Engine() as engine:
         result = await (await engine.start(agent, "Go.")).result()
@@ -136,7 +134,7 @@ def give_up(*, terminal: bool) -> Any:
 
 @pytest.mark.requirement("run.child.final_result")
 @pytest.mark.parametrize("typed", [False, True])
-async def test_a_child_may_end_with_an_error_and_a_hint_which_are_then_the_calls(typed: bool) -> None:
+async def test_error_and_hint_of_a_child_become_the_calls(typed: bool) -> None:
     options: dict[str, Any] = {"output": Report} if typed else {}
     agent = boss(calls("give_up", reason="Which year?"), tools=[give_up(terminal=True)], **options)
     async with Engine() as engine:
@@ -153,7 +151,7 @@ async def test_a_child_may_end_with_an_error_and_a_hint_which_are_then_the_calls
     assert child.final_call is not None and not child.final_call.ok
 
 
-async def test_what_another_tool_returns_as_a_failure_is_one_and_the_run_goes_on() -> None:
+async def test_returned_failure_of_another_tool_is_a_failure() -> None:
     agent = boss(calls("give_up", reason="No."), "Found.", tools=[give_up(terminal=False)])
     async with Engine() as engine:
         result = await (await engine.start(agent, "Go.")).result()

@@ -73,9 +73,7 @@ async def plan_of(engine: Engine, run_id: str) -> dict[str, Any]:
 
 @pytest.mark.requirement("run.child.start")
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_child_begins_with_its_call_and_belongs_to_its_parents_thread_and_turn(
-    durable: bool, tmp_path: Path
-) -> None:
+async def test_child_begins_with_its_call_in_its_parents_thread(durable: bool, tmp_path: Path) -> None:
     family = Family()
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path if durable else None, agents=[family.boss]) as engine:
         run = await engine.start(family.boss, "Go.", thread="t", **GIVEN)
@@ -113,7 +111,7 @@ async def test_a_child_begins_with_its_call_and_belongs_to_its_parents_thread_an
 
 
 @pytest.mark.requirement("run.child.start")
-async def test_a_runs_own_policy_is_handed_down_where_the_tool_asks_for_it(tmp_path: Path) -> None:
+async def test_run_policy_is_inherited_where_the_tool_says_so(tmp_path: Path) -> None:
     family = Family(inherit_policy=True)
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[family.boss]) as engine:
         await (await engine.start(family.boss, "Go.", **GIVEN)).result()
@@ -125,7 +123,7 @@ async def test_a_runs_own_policy_is_handed_down_where_the_tool_asks_for_it(tmp_p
         assert (await plan_of(engine, family.infos[0].id))["limits"]["policy"] is None
 
 
-async def test_a_policy_that_is_handed_down_stays_within_the_agents_own() -> None:
+async def test_policy_that_is_handed_down_stays_within_agents_own() -> None:
     helper = Agent(ScriptedModel(["Helped."]), name="helper", policy=Policy(max_tool_calls=2, tool_timeout_s=3))
     tools = [helper.as_tool("Helps.", inherit_policy=True)]
     boss = Agent(ScriptedModel([calls("helper", task="Help."), "Done."]), name="boss", tools=tools)
@@ -138,7 +136,7 @@ async def test_a_policy_that_is_handed_down_stays_within_the_agents_own() -> Non
     assert policy["tool_timeout_us"] == 3_000_000
 
 
-async def test_a_copy_of_the_agent_has_the_policy_that_it_was_itself_given() -> None:
+async def test_copy_of_agent_has_policy_that_it_was_itself_given() -> None:
     model = ScriptedModel([calls("spawn", task="You do it."), "Copied.", "Done."])
     agent = Agent(model, name="boss", tools=[spawn()])
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
@@ -163,7 +161,7 @@ def pay() -> str:
 
 
 @pytest.mark.requirement("run.child.linked")
-async def test_the_parents_log_has_the_call_the_link_each_growth_and_the_result_after_the_childs_end(
+async def test_parent_log_has_call_link_growth_and_result(
     tmp_path: Path,
 ) -> None:
     turns = [calls("look", n=1), calls(("look", {"n": 2}), ("look", {"n": 3})), calls("pay"), "Helped."]

@@ -77,7 +77,7 @@ async def code_of(said: Any) -> str:
 
 
 @pytest.mark.requirement("run.policy.missing_fields", "run.await.clarification")
-async def test_a_person_is_asked_for_what_a_call_lacks_and_the_answer_is_a_message() -> None:
+async def test_person_supplies_what_a_call_lacks() -> None:
     agent, model = scripted(both(calls("forecast"), calls("look"), calls("forecast")), tools=[forecast, look])
     async with Engine() as engine, agent.stream("Weather?", engine=engine, policy=ASKS) as run:
         asked = await until_asked(engine, run)
@@ -117,7 +117,7 @@ async def test_an_empty_answer_adds_no_message(deny: bool) -> None:
 
 
 @pytest.mark.requirement("run.await.clarification")
-async def test_a_tool_that_lacks_something_asks_in_the_words_of_its_hint_and_waits_over_a_restart(
+async def test_tool_asks_for_missing_values_in_its_hints_words(
     tmp_path: Path,
 ) -> None:
     hint = Hint("missing_fields", "No date.", missing_fields=("date",), clarifying_question="When?")
@@ -146,7 +146,7 @@ async def test_a_tool_that_lacks_something_asks_in_the_words_of_its_hint_and_wai
 
 @pytest.mark.requirement("run.policy.missing_fields")
 @pytest.mark.parametrize("rule", [None, "resume"])
-async def test_without_a_rule_the_hint_is_shown_and_the_run_goes_on(rule: Any) -> None:
+async def test_without_rule_hint_is_shown_and_run_goes_on(rule: Any) -> None:
     agent, model = scripted(calls("forecast"), tools=[forecast], policy=Policy(on_missing_fields=rule))
     result = await agent.run("Go.")
     assert (result.text, result.reason) == ("Done.", "")
@@ -165,7 +165,7 @@ async def test_finalize_forces_the_final_turn() -> None:
 
 
 @pytest.mark.requirement("run.policy.missing_fields")
-def test_a_rule_that_cannot_be_is_refused_when_the_agent_is_defined() -> None:
+def test_rule_that_cannot_be_is_refused_when_agent_is_defined() -> None:
     wrong: Any = "ask"
     with pytest.raises(ValueError, match="on_missing_fields must be"):
         Policy(on_missing_fields=wrong)
@@ -206,7 +206,7 @@ async def test_code_can_clarify_in_a_persons_place() -> None:
 
 
 @pytest.mark.requirement("run.await.tool_question")
-async def test_the_answer_to_a_tools_question_becomes_its_result_and_the_tool_is_not_called_again(
+async def test_answer_to_a_tool_question_becomes_its_result(
     tmp_path: Path,
 ) -> None:
     ASKED.clear()
@@ -233,7 +233,7 @@ async def test_the_answer_to_a_tools_question_becomes_its_result_and_the_tool_is
 
 
 @pytest.mark.requirement("run.await.tool_question")
-async def test_a_question_with_options_takes_one_of_them_and_can_be_denied() -> None:
+async def test_question_with_options_accepts_one_or_a_denial() -> None:
     @tool(effect="once")
     def choose() -> str:
         """Chooses."""
@@ -258,7 +258,7 @@ async def test_a_question_with_options_takes_one_of_them_and_can_be_denied() -> 
     ("options", "answered", "heard"),
     [((), "120", "120"), (("120", "140"), "140", "140"), ((120, 140), "120", "120")],
 )
-async def test_a_text_that_says_what_the_tool_returns_is_an_answer(options: Any, answered: str, heard: str) -> None:
+async def test_text_that_says_what_tool_returns_is_answer(options: Any, answered: str, heard: str) -> None:
     @tool(effect="once")
     def price() -> int:
         """Says the price."""
@@ -289,14 +289,14 @@ async def test_of_several_options_one_alone_is_an_answer_too(answered: Any, hear
     assert results_in(result.messages) == [heard]
 
 
-async def test_a_tool_cannot_ask_in_a_run_that_may_not_be_interrupted() -> None:
+async def test_tool_cannot_ask_in_run_that_may_not_be_interrupted() -> None:
     agent, _ = scripted(calls("book", room="1"), tools=[book])
     result = await agent.run("Go.", policy=Policy(interrupts_allowed=False))
     assert [call.how for call in result.calls] == ["failed"]
     assert "Nobody can be asked during this run" in result.calls[0].result
 
 
-async def test_a_cancelled_run_that_waits_for_an_answer_has_nothing_in_doubt() -> None:
+async def test_cancelled_run_that_waits_for_answer_has_nothing_in_doubt() -> None:
     agent, _ = scripted(calls("book", room="1"), tools=[book])
     async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
         await until_asked(engine, run)
@@ -324,7 +324,7 @@ def test_a_question_needs_words() -> None:
         ToolQuestion("Which?", options="ab")
 
 
-async def test_a_question_whose_options_are_no_results_is_not_put_to_anybody() -> None:
+async def test_question_with_invalid_options_is_never_asked() -> None:
     @tool(effect="read")
     def price() -> int:
         """The price."""

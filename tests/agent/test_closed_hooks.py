@@ -60,13 +60,13 @@ async def paid(*hooks: Hook[Any]) -> str:
     return result.calls[0].result
 
 
-async def test_a_watcher_that_must_not_fail_keeps_a_call_from_beginning() -> None:
+async def test_watcher_that_must_not_fail_keeps_call_from_beginning() -> None:
     assert "was not called" in await paid(closed(ToolBefore))
     assert PAID == []
 
 
 @pytest.mark.parametrize("point", [ToolTransform, ToolAfter, ToolAfterSuccess])
-async def test_after_a_call_the_model_learns_that_the_tool_has_run(point: type[Point]) -> None:
+async def test_after_call_model_learns_that_tool_has_run(point: type[Point]) -> None:
     text = await paid(closed(point))
     assert text.startswith("pay has run")
     assert "Do not repeat the call" in text
@@ -95,7 +95,7 @@ async def test_between_the_calls_the_turn_fails(point: type[Point], asked: int) 
 
 
 @pytest.mark.parametrize("point", [RunEnded])
-async def test_where_nothing_can_be_stopped_any_more_the_run_goes_on(point: type[Point]) -> None:
+async def test_where_nothing_can_be_stopped_any_more_run_goes_on(point: type[Point]) -> None:
     assert await paid(closed(point)) == "paid 5"
 
 
@@ -123,7 +123,7 @@ MISFITS: list[tuple[type[Point], dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("point", "values", "words"), MISFITS)
-async def test_what_does_not_fit_a_request_is_dropped_and_told(
+async def test_unfitting_request_part_is_dropped_and_reported(
     point: type[Point], values: dict[str, object], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def agent(*, fail_closed: bool) -> Agent:
@@ -140,7 +140,7 @@ async def test_what_does_not_fit_a_request_is_dropped_and_told(
         await agent(fail_closed=True).run("Go.")
 
 
-async def test_what_does_not_fit_a_result_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unfitting_result_part_is_dropped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     for values in ({"is_error": "no"}, {"result": object()}):
         assert await paid(Hook(ToolTransform, sets(**values))) == "paid 5"
     assert "must be True or False, not str" in caplog.text
@@ -149,7 +149,7 @@ async def test_what_does_not_fit_a_result_is_dropped_and_told(caplog: pytest.Log
     assert await paid(Hook(ToolError, sets(result=None))) == "paid 5"
 
 
-async def test_a_list_that_a_hook_keeps_does_not_change_the_request() -> None:
+async def test_list_that_hook_keeps_does_not_change_request() -> None:
     kept: list[Any] = []
 
     def keeps(built: ContextBuilt) -> None:

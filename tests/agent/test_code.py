@@ -128,7 +128,7 @@ default = [total, await send("x", pieces=2)]
     assert sent == [("x", 2), ("y", 1)]
 
 
-async def test_the_model_reads_what_went_wrong_and_what_had_been_called() -> None:
+async def test_model_reads_what_went_wrong_and_what_had_been_called() -> None:
     turns = [
         calls("code", code="await send({sku: 'x'});\nnull.y"),
         calls("code", code="await send({sku: 'lost'})"),
@@ -154,7 +154,7 @@ UNAWAITED = {
 
 
 @pytest.mark.parametrize("language", UNAWAITED)
-async def test_calls_that_the_code_does_not_wait_for_are_carried_out_in_order_before_its_result(language: Any) -> None:
+async def test_unawaited_calls_are_executed_in_order_before_the_result(language: Any) -> None:
     agent, _ = coder(calls("code", code=UNAWAITED[language]), languages=[language])
     result = await agent.run("Go.")
     assert sent == [("x", n) for n in range(1, 6)]
@@ -162,7 +162,7 @@ async def test_calls_that_the_code_does_not_wait_for_are_carried_out_in_order_be
     assert result.calls[-1].result == "left"
 
 
-async def test_people_are_asked_about_each_call_that_the_code_does_not_wait_for() -> None:
+async def test_people_are_asked_about_unawaited_calls() -> None:
     agent, _ = coder(calls("code", code="gift({sku: 'a'}); gift({sku: 'b'}); export default 1"))
     async with Engine(agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
@@ -177,7 +177,7 @@ async def test_people_are_asked_about_each_call_that_the_code_does_not_wait_for(
     assert (last.name, last.how) == ("code", "returned")
 
 
-async def test_code_does_not_go_on_after_a_call_that_a_person_refused() -> None:
+async def test_code_does_not_go_on_after_call_that_person_refused() -> None:
     agent, _ = coder(calls("code", code="await gift({sku: 'x'}); await send({sku: 'x'})"))
     async with Engine(agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
@@ -189,7 +189,7 @@ async def test_code_does_not_go_on_after_a_call_that_a_person_refused() -> None:
     assert "Not to them." in result.calls[-1].result
 
 
-async def test_of_many_calls_the_model_reads_the_first_and_the_last() -> None:
+async def test_of_many_calls_model_reads_first_and_last() -> None:
     source = "for (let n = 0; n < 100; n++) await price({sku: `${n}`});\nawait send({sku: 'lost'})"
     agent, _ = coder(calls("code", code=source))
     result = await agent.run("Go.")
@@ -199,7 +199,7 @@ async def test_of_many_calls_the_model_reads_the_first_and_the_last() -> None:
     assert lines[-1] == 'send({"sku":"lost"}): failed'
 
 
-async def test_code_that_waited_for_a_person_has_the_same_time_and_chance_as_before(tmp_path: Path) -> None:
+async def test_code_waiting_for_a_person_keeps_its_time_and_randomness(tmp_path: Path) -> None:
     source = """
 const at = [Date.now(), new Date().getTime(), Math.random(), new Date() instanceof Date, new Date(0).getTime()];
 await send({sku: JSON.stringify(at)});
@@ -324,7 +324,7 @@ async def test_a_tool_that_the_agent_does_not_have_is_named() -> None:
         await agent.run("Go.")
 
 
-def test_what_cannot_be_is_refused_with_a_reason() -> None:
+def test_impossible_setting_is_refused_with_a_reason() -> None:
     with pytest.raises(ValueError, match=r"'typescipt' is not a language for code"):
         code(languages=cast(Any, ["typescipt"]))
     with pytest.raises(ValueError, match="at least one language"):
@@ -348,7 +348,7 @@ async def test_without_the_extra_the_model_is_told_so(monkeypatch: pytest.Monkey
     assert not result.calls[0].ok
 
 
-async def test_the_model_is_told_of_a_call_that_failed_when_the_code_had_ended() -> None:
+async def test_model_learns_of_calls_failing_after_the_code() -> None:
     agent, _ = coder(calls("code", code="send({sku: 'lost'}); send({sku: 'x'}); export default 'left'"))
     result = await agent.run("Go.")
     assert result.calls[-1].result == (
@@ -357,7 +357,7 @@ async def test_the_model_is_told_of_a_call_that_failed_when_the_code_had_ended()
     assert sent == [("x", 1)]
 
 
-async def test_a_call_that_goes_on_when_its_code_fails_is_not_told_as_one_that_was_not_made() -> None:
+async def test_ongoing_call_of_failed_code_is_not_reported_as_unmade() -> None:
     source = "const one = send({sku: 'a'}); send({sku: 'b'}); await one; throw new Error('no')"
     agent, _ = coder(calls("code", code=source))
     result = await agent.run("Go.")
@@ -388,7 +388,7 @@ async def test_waiting_for_a_place_is_not_running(monkeypatch: pytest.MonkeyPatc
     assert joined_text((await call).parts) == "1"
 
 
-async def test_code_that_does_not_get_its_turn_says_that_it_did_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_code_without_a_turn_says_that_it_did_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weftline.tools.stored_code.MAX_WAIT_S", 0.001)
     engine = OneAtATime()
     async with Sandbox(engines=[engine], max_running=1) as sandbox:

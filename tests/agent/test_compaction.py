@@ -54,7 +54,7 @@ def pages_in(messages: Sequence[Message]) -> list[str]:
     return [text.partition(".")[0] for text in results]
 
 
-async def test_a_large_request_has_a_summary_in_place_of_the_older_turns() -> None:
+async def test_large_request_has_summary_in_place_of_older_turns() -> None:
     agent, model = reader(
         *reads(1, 2, 3), "Two pages of weather.", "A novel.", compaction=Compaction(at_tokens=1_200, keep_turns=1)
     )
@@ -88,7 +88,7 @@ async def test_a_summary_is_made_after_so_many_turns() -> None:
     assert injected(model.requests[-1]) == [summary("More weather.")]
 
 
-async def test_later_turns_go_on_from_the_summary_and_the_next_one_includes_it() -> None:
+async def test_later_turns_and_summaries_build_on_the_summary() -> None:
     compaction = Compaction(at_tokens=1_200, keep_turns=1)
     agent, model = reader(*reads(1, 2, 3), "First.", *reads(4, 5), "Second.", "Done.", compaction=compaction)
     await agent.run("What is it?")
@@ -102,7 +102,7 @@ async def test_later_turns_go_on_from_the_summary_and_the_next_one_includes_it()
     assert injected(model.requests[7]) == [summary("Second.")]
 
 
-async def test_a_refused_request_is_made_shorter_and_the_run_goes_on() -> None:
+async def test_refused_request_is_made_shorter_and_run_goes_on() -> None:
     agent, model = reader(*reads(1, 2, 3), TOO_LONG, "Weather.", "A novel.", compaction=Compaction(keep_turns=9))
     result = await agent.run("What is it?")
     assert result.text == "A novel."
@@ -115,7 +115,7 @@ async def test_a_refused_request_is_made_shorter_and_the_run_goes_on() -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_one_that_stays_too_long_fails_the_run_with_its_own_error(allowed: bool) -> None:
+async def test_overlong_stay_fails_the_run_with_its_own_error(allowed: bool) -> None:
     turns = [*reads(1), TOO_LONG, *(["Weather."] if allowed else []), TOO_LONG]
     agent, model = reader(*turns, compaction=Compaction(keep_turns=0))
     if not allowed:
@@ -137,9 +137,7 @@ async def test_one_that_stays_too_long_fails_the_run_with_its_own_error(allowed:
         {"text": "I cannot help with that.", "finish_reason": "refusal"},
     ],
 )
-async def test_a_summary_that_is_none_changes_nothing_and_is_not_asked_for_at_every_turn(
-    answer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_useless_summary_changes_nothing(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     compaction = Compaction(at_tokens=4_000, keep_turns=1)
     turns = [*reads(*range(1, 9)), answer, *reads(9), "Done."]
     agent, model = reader(*turns, compaction=compaction)
@@ -237,7 +235,7 @@ async def test_a_summary_is_taken_back_while_the_run_goes_on(tmp_path: Path) -> 
     assert [pages_in(request.messages) for request in lab.requests[2:]] == [["Page 2"], ["Page 1", "Page 2", "Waited"]]
 
 
-async def test_the_next_run_of_a_thread_takes_over_a_summary_of_the_work_before() -> None:
+async def test_next_run_of_thread_takes_over_summary_of_work_before() -> None:
     behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1))
     agent = Agent("lab:script", name="reader", tools=[read], behavior=behavior)
     async with Engine(agents=[agent]) as engine:
@@ -285,7 +283,7 @@ async def test_a_summary_is_there_after_a_restart(tmp_path: Path) -> None:
     assert len(cheap.requests) == 1
 
 
-async def test_what_a_failed_run_did_is_not_told_to_the_next_one_of_its_thread(tmp_path: Path) -> None:
+async def test_failed_run_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
     fails = ScriptedModel([*reads(1, 2), "", {"error": {"class": "auth"}}])
     lab, cheap = ScriptedModel(["Yes."]), ScriptedModel(["Weather."])
     behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1, model="cheap:script"))
@@ -314,7 +312,7 @@ async def test_a_thread_that_no_longer_fits_its_model_goes_on(tmp_path: Path) ->
 
 
 @pytest.mark.requirement("skill.active.kept")
-async def test_what_an_active_skill_says_stays_whole() -> None:
+async def test_active_skill_text_stays_whole() -> None:
     tone = Skill(name="tone", description="How to write.", body="Briefly. " * 50)
     agent, model = reader(
         calls("skills_use", name="tone"),
@@ -362,6 +360,6 @@ async def test_a_run_is_cancelled_while_its_summary_is_being_written() -> None:
         {"model": " "},
     ],
 )
-def test_a_rule_outside_its_range_is_refused_when_it_is_given(knobs: dict[str, Any]) -> None:
+def test_rule_outside_its_range_is_refused_when_it_is_given(knobs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
         Compaction(**knobs)

@@ -61,7 +61,7 @@ def payer(payments: Payments, effect: Any, **options: Any) -> Agent[Any, Any]:
         ("read", ["returned", "returned"], 3, 0),
     ],
 )
-async def test_a_tool_that_a_stop_cuts_off_is_treated_as_after_a_crash_whatever_it_raises(
+async def test_tool_cut_by_a_stop_is_treated_like_a_crash(
     tmp_path: Path, error: type[BaseException], effect: str, hows: list[str], count: int, reconciled: int
 ) -> None:
     payments = Payments(error)
@@ -80,7 +80,7 @@ async def test_a_tool_that_a_stop_cuts_off_is_treated_as_after_a_crash_whatever_
 @pytest.mark.parametrize(
     ("effect", "hows"), [("once", ["in_doubt", "repeat_of_doubt"]), ("idempotent", ["timeout", "returned"])]
 )
-async def test_a_tool_that_times_out_is_in_doubt_whatever_it_raises(
+async def test_tool_that_times_out_is_in_doubt_whatever_it_raises(
     error: type[BaseException], effect: str, hows: list[str]
 ) -> None:
     result = await payer(Payments(error), effect, timeout_s=0.01).run("Pay.")

@@ -100,7 +100,7 @@ def changed(one: Digests, other: Digests) -> set[str]:
 
 
 @pytest.mark.requirement("run.deploy.digest")
-async def test_a_run_records_what_it_rests_on_and_each_part_changes_alone(tmp_path: Path) -> None:
+async def test_run_records_its_dependencies_and_each_changes_alone(tmp_path: Path) -> None:
     number = iter(range(100))
 
     async def of(agent: Agent[str, object], **options: Any) -> Digests:
@@ -228,7 +228,7 @@ async def adoptions(engine: Engine, run_id: str) -> list[DeployAdopted]:
 
 
 @pytest.mark.requirement("run.deploy.adopt")
-async def test_a_run_goes_on_with_the_new_prompt_and_tools_and_says_what_changed(tmp_path: Path) -> None:
+async def test_run_continues_with_new_prompt_and_tools(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), calls("look_up"), "Done."])
     run_id = await left_behind(tmp_path, model)
 
@@ -255,7 +255,7 @@ async def test_a_run_goes_on_with_the_new_prompt_and_tools_and_says_what_changed
 
 
 @pytest.mark.requirement("run.deploy.adopt")
-async def test_what_the_request_gave_stays_and_a_tool_that_is_gone_is_an_error(tmp_path: Path) -> None:
+async def test_request_settings_stay_and_missing_tools_are_errors(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), "Done."])
     run_id = await left_behind(tmp_path, model, given={"instructions": "Only this once."})
     today = billing(instructions="Something else.", tools=[])
@@ -309,7 +309,7 @@ async def test_each_deploy_is_compared_with_the_one_before(tmp_path: Path) -> No
 
 
 @pytest.mark.requirement("run.deploy.pin")
-async def test_a_pinned_run_waits_for_the_code_that_it_began_with(tmp_path: Path) -> None:
+async def test_pinned_run_waits_for_code_that_it_began_with(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), "Done."])
     stops = Stops()
     agent = billing(tools=[stops.tool], limits=Limits(on_deploy="pin"))
@@ -380,7 +380,7 @@ async def asked(engine: Engine, run_id: str, *, times: int = 1) -> Await:
 
 
 @pytest.mark.requirement("run.deploy.ask")
-async def test_an_approval_of_a_deploy_is_for_that_deploy_and_its_question_outlives_a_restart(tmp_path: Path) -> None:
+async def test_deploy_approval_is_for_that_deploy_and_survives_restart(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), "Done."])
     asks = Limits(on_deploy="ask")
     run_id = await left_behind(tmp_path, model, limits=asks)
@@ -400,7 +400,7 @@ async def test_an_approval_of_a_deploy_is_for_that_deploy_and_its_question_outli
 
 
 @pytest.mark.requirement("run.deploy.ask")
-async def test_nobody_is_asked_about_a_run_that_the_deploy_does_not_change(tmp_path: Path) -> None:
+async def test_nobody_is_asked_about_run_that_deploy_does_not_change(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), "Done."])
     asks, stops = Limits(on_deploy="ask"), Stops()
     agent = billing(tools=[stops.tool], limits=asks)
@@ -414,7 +414,7 @@ async def test_nobody_is_asked_about_a_run_that_the_deploy_does_not_change(tmp_p
 
 
 @pytest.mark.requirement("run.deploy.ask")
-async def test_a_run_that_is_cancelled_while_it_asks_withdraws_its_question(tmp_path: Path) -> None:
+async def test_run_that_is_cancelled_while_it_asks_withdraws_its_question(tmp_path: Path) -> None:
     model = ScriptedModel([calls("pay", amount=5), "Done."])
     asks = Limits(on_deploy="ask")
     run_id = await left_behind(tmp_path, model, limits=asks)

@@ -81,7 +81,7 @@ async def test_the_phase_follows_every_model_call_and_every_batch() -> None:
 
 
 @pytest.mark.requirement("run.usage.events")
-async def test_each_model_call_tells_its_usage_and_the_runs_own_is_their_sum(tmp_path: Path) -> None:
+async def test_model_calls_report_usage_and_runs_their_sum(tmp_path: Path) -> None:
     """A failed and repeated one, one of a fallback, a summary and a forced final turn included."""
 
     def used(tokens: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ async def test_each_model_call_tells_its_usage_and_the_runs_own_is_their_sum(tmp
         assert [event for event in await told(again) if isinstance(event, UsageRecorded)] == seen
 
 
-async def test_usage_counts_what_this_version_can_read_of_a_newer_run_and_a_damaged_log_is_an_error(
+async def test_usage_counts_readable_entries_of_a_newer_run(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel([{**calls("look"), "usage": {"input": 5}}, {"text": "Done.", "usage": {"input": 7}}])
@@ -160,7 +160,7 @@ def pay(amount: int, context: ToolContext[object]) -> str:
     return "Paid."
 
 
-async def test_decisions_children_and_output_are_told_with_what_they_are_about(tmp_path: Path) -> None:
+async def test_decisions_children_and_output_say_what_they_concern(tmp_path: Path) -> None:
     clerk = Agent(ScriptedModel(["Ann."]), name="clerk")
     model = ScriptedModel([calls("pay", amount=5), calls("ask_clerk", task="Who?"), "Done."])
     agent = Agent(model, name="payer", tools=[pay, clerk.as_tool("Knows.", name="ask_clerk")])
@@ -204,7 +204,7 @@ async def test_a_rate_limited_model_call_leaves_a_note() -> None:
     assert isinstance(end, RunEnded)
 
 
-async def test_a_subscription_has_the_events_of_its_profile_and_always_the_end() -> None:
+async def test_subscription_has_events_of_its_profile_and_always_end() -> None:
     agent = Agent(ScriptedModel([calls("look"), "Done."]), tools=[look])
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
         run = await engine.start(agent, "Go.")
@@ -225,7 +225,7 @@ async def test_a_subscription_has_the_events_of_its_profile_and_always_the_end()
             run.events(profile="all", children=True)  # type: ignore[call-overload]
 
 
-async def test_the_arguments_of_calls_are_told_as_they_are_written_if_the_run_asks_for_that() -> None:
+async def test_arguments_are_streamed_if_the_run_asks() -> None:
     agent = Agent(ScriptedModel([calls("look", n=7), "Done."]), tools=[look])
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
         run = await engine.start(agent, "Go.", stream_arguments=True)
@@ -238,7 +238,7 @@ async def test_the_arguments_of_calls_are_told_as_they_are_written_if_the_run_as
 
 
 @pytest.mark.requirement("run.start.input_kept")
-async def test_everything_that_a_run_was_given_is_in_its_first_entry(tmp_path: Path) -> None:
+async def test_everything_that_run_was_given_is_in_its_first_entry(tmp_path: Path) -> None:
     clerk = Agent(ScriptedModel(["Ann."]), name="clerk")
     model = ScriptedModel([calls("ask_clerk", task="Who?"), "Done."])
     agent = Agent(model, name="boss", tools=[clerk.as_tool("Knows.", name="ask_clerk")])

@@ -80,7 +80,7 @@ async def test_a_tool_is_called_once_it_was_found() -> None:
 
 
 @pytest.mark.requirement("loop.disclosure.partition")
-async def test_only_tools_from_outside_are_withheld_and_a_server_has_its_own_word() -> None:
+async def test_only_external_tools_are_withheld() -> None:
     tools = [native, Server(far("a"), disclosure="eager"), Server(far("b"), name="other")]
     agent, model = searching(tools=tools)
     await agent.run("Go.")

@@ -44,7 +44,7 @@ def together(*turns: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("run.call.display_hint")
-async def test_a_call_is_announced_with_what_code_the_tools_template_or_its_title_says(
+async def test_call_is_announced_by_code_template_or_title(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked = [
@@ -83,7 +83,7 @@ async def test_a_call_is_announced_with_what_code_the_tools_template_or_its_titl
         ("{sku.upper}", "display_hint may name arguments"),
     ],
 )
-def test_a_template_that_cannot_work_is_refused_where_it_is_written(template: str, words: str) -> None:
+def test_template_that_cannot_work_is_refused_where_it_is_written(template: str, words: str) -> None:
     def stock(sku: str) -> str:
         return "3"
 

@@ -61,7 +61,7 @@ async def begun_for_client(engine: Engine) -> Run[Any]:
 
 
 @pytest.mark.requirement("run.end.reason")
-async def test_a_run_that_a_limit_brought_to_its_end_says_which_and_any_other_none() -> None:
+async def test_run_ended_by_a_limit_says_which_one() -> None:
     found: dict[str, tuple[Any, str, str]] = {}
     models = Catalog()
     models.add(ScriptedModel([*LOOKS, "Done."]), name="lab")

@@ -27,7 +27,7 @@ def catalog(model: ScriptedModel) -> Catalog:
     return models
 
 
-async def test_a_run_is_found_again_by_its_id_and_by_its_key(tmp_path: Path) -> None:
+async def test_run_is_found_again_by_id_and_key(tmp_path: Path) -> None:
     model = ScriptedModel(['{"value": 7}'])
     agent = Agent("lab:script", name="billing", output=int)
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
@@ -42,7 +42,7 @@ async def test_a_run_is_found_again_by_its_id_and_by_its_key(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_events_tools_and_questions_name_the_agent_as_it_is_named(durable: bool, tmp_path: Path) -> None:
+async def test_events_tools_and_questions_name_agent_as_it_is_named(durable: bool, tmp_path: Path) -> None:
     seen: list[str | None] = []
 
     @tool(confirm="Look?")
@@ -66,7 +66,7 @@ async def test_events_tools_and_questions_name_the_agent_as_it_is_named(durable:
     assert seen == ["shop"] * 10
 
 
-async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Path) -> None:
+async def test_run_goes_on_in_next_process_by_its_agents_name(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="idempotent", name="pay")
@@ -95,7 +95,7 @@ async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Pa
     assert [request.system for request in model.requests] == [None, "Other instructions."]
 
 
-async def test_a_run_attached_by_a_wrong_id_or_with_another_agent_is_told_so() -> None:
+async def test_attaching_with_a_wrong_id_or_agent_is_reported() -> None:
     words, number = Agent("lab:script", name="words"), Agent("lab:script", name="number", output=int)
     async with Engine(agents=[words, number], models=catalog(ScriptedModel(["Hello."]))) as engine:
         run = await engine.start(words, "Hi!")
@@ -106,7 +106,7 @@ async def test_a_run_attached_by_a_wrong_id_or_with_another_agent_is_told_so() -
             await engine.attach("run_ffff").result()
 
 
-async def test_a_run_of_an_agent_that_is_not_here_waits_and_can_be_cancelled(tmp_path: Path) -> None:
+async def test_run_of_a_missing_agent_waits_and_can_be_cancelled(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="read")
@@ -155,7 +155,7 @@ async def test_runs_of_a_thread_share_a_conversation(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("loop.thread.saved")
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_thread_keeps_calls_and_results_for_the_runs_after_it(tmp_path: Path, *, durable: bool) -> None:
+async def test_thread_keeps_calls_and_results_for_runs_after_it(tmp_path: Path, *, durable: bool) -> None:
     @tool(effect="read", blocking=False)
     def look() -> str:
         """Looks."""
@@ -199,7 +199,7 @@ def started(point: RunStarted) -> None:
         (Agent("lab:script", name="billing"), {"thread": "t", "messages": [User.of("hi")]}, "cannot be combined"),
     ],
 )
-async def test_what_could_not_be_carried_on_is_refused(
+async def test_irresumable_message_is_refused(
     tmp_path: Path, agent: Agent, options: dict[str, Any], words: str
 ) -> None:
     taken = Agent("lab:script", name="taken")
@@ -252,9 +252,7 @@ async def test_models_that_single_runs_bring_are_forgotten() -> None:
     assert sizes and max(sizes) < 100
 
 
-async def test_an_engine_that_could_not_be_opened_leaves_its_store_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unopenable_engine_leaves_its_store_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(slug: str, *, now: int) -> int:
         raise StoreError("The disk is full.")
 
@@ -267,7 +265,7 @@ async def test_an_engine_that_could_not_be_opened_leaves_its_store_to_others(
         assert engine.is_open
 
 
-async def test_a_start_that_is_given_up_leaves_the_store_to_others(tmp_path: Path) -> None:
+async def test_start_that_is_given_up_leaves_store_to_others(tmp_path: Path) -> None:
     agent = Agent("lab:script", name="billing")
     async with Engine(tmp_path, agents=[agent], models=catalog(ScriptedModel(["Done."]))) as engine:
         await (await engine.start(agent, "Go.")).result()
@@ -284,7 +282,7 @@ async def test_a_start_that_is_given_up_leaves_the_store_to_others(tmp_path: Pat
         assert engine.is_open
 
 
-async def test_a_guest_that_fails_as_it_leaves_does_not_keep_the_engine_open(tmp_path: Path) -> None:
+async def test_failing_guest_does_not_keep_the_engine_open(tmp_path: Path) -> None:
     @asynccontextmanager
     async def guest() -> AsyncGenerator[None]:
         yield

@@ -65,7 +65,7 @@ def test_a_durable_engine_without_async(tmp_path: Path) -> None:
         agent.run_sync("Late.", engine=engine)
 
 
-def test_a_run_in_progress_when_a_blocking_engine_is_left_goes_on_in_the_next(tmp_path: Path) -> None:
+def test_run_of_a_closed_blocking_engine_continues_in_the_next(tmp_path: Path) -> None:
     begun = threading.Event()
 
     @tool(effect="idempotent", name="pay")
@@ -104,7 +104,7 @@ def test_many_threads_share_one_blocking_engine(tmp_path: Path) -> None:
     assert texts == [f"{number}." for number in range(12)]
 
 
-async def test_blocking_calls_of_another_thread_are_carried_out_on_the_engines_loop(tmp_path: Path) -> None:
+async def test_blocking_calls_of_other_threads_use_the_engines_loop(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel([calls("where"), "{{tool_results.0}}"]), name="a", tools=[where])
 
     def other() -> str:
@@ -164,7 +164,7 @@ async def test_a_call_that_is_cancelled_elsewhere_stops_only_the_waiting(tmp_pat
         assert (await engine.attach(run_id).result()).text == "waited"
 
 
-async def test_a_run_in_memory_is_ended_by_its_owner_on_another_loop() -> None:
+async def test_run_in_memory_is_ended_from_another_loop() -> None:
     begun, ended, there = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     @tool
@@ -188,7 +188,7 @@ async def test_a_run_in_memory_is_ended_by_its_owner_on_another_loop() -> None:
         assert ended.is_set()
 
 
-async def test_an_engine_is_closed_on_its_own_loop_whoever_closes_it(tmp_path: Path) -> None:
+async def test_engine_is_closed_on_its_own_loop_whoever_closes_it(tmp_path: Path) -> None:
     engine = await Engine(tmp_path).__aenter__()
     await beside(lambda: asyncio.run(engine.close()))
     assert not engine.is_open
@@ -226,7 +226,7 @@ def test_a_blocking_engine_in_a_running_loop_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_cannot_use_its_parents_engine_and_leaves_it_alone(tmp_path: Path) -> None:
+def test_forked_child_leaves_its_parents_engine_alone(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel(["Hi."]), name="a")
     with Engine(tmp_path / "parent", agents=[agent]) as engine:
         assert agent.run_sync("Hi.", engine=engine).text == "Hi."
@@ -245,7 +245,7 @@ def test_a_forked_child_cannot_use_its_parents_engine_and_leaves_it_alone(tmp_pa
         assert agent.run_sync("Hi again.", engine=engine).text == "Hi."
 
 
-async def test_a_notebook_does_not_wait_for_an_engine_on_its_own_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notebook_does_not_wait_for_engine_on_its_own_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     agent = Agent(ScriptedModel(["Hi."]), name="a")

@@ -78,7 +78,7 @@ def part(batch: EntryBatch, *, after: int) -> EntryBatch:
 
 
 @given(histories)
-def test_the_library_and_the_client_see_the_same_in_every_log(history: History) -> None:
+def test_library_and_client_see_same_in_every_log(history: History) -> None:
     batch = log_of(history)
     seen = list(events_of(batch))
     frames = streamed(batch)
@@ -119,7 +119,7 @@ def test_each_entry_that_is_shown_is_shown_by_both() -> None:
     assert by_library.keys() == {KIND[fact] for fact in shown} | {"run.created"} | OBSERVED.keys()
 
 
-def test_what_only_newer_code_knows_is_an_event_without_a_meaning() -> None:
+def test_newer_entry_is_an_event_without_a_meaning() -> None:
     newer = Item(0, "gate.asked", b'{"type":"gate.asked","turn":0}', b"{}", seq=1)
     batch = EntryBatch("run_1", [newer], size=0, last_seq=1, ended=False, newer=True)
     assert list(events_of(batch)) == [events.UnknownEvent(run_id="run_1", seq=1, type="gate.asked")]

@@ -91,7 +91,7 @@ OWNER, RAIN = calls("owner", city="Rome"), calls("weather", city="Rome")
 
 
 @pytest.mark.requirement("run.await.external_tools")
-async def test_calls_for_an_outside_system_are_one_await_and_its_results_are_theirs_in_call_order(
+async def test_external_calls_are_one_await_with_ordered_results(
     tmp_path: Path,
 ) -> None:
     agent, model = agent_for(OWNER, calls("look"), RAIN, calls("streets", city="Rome"))
@@ -133,7 +133,7 @@ async def test_calls_for_an_outside_system_are_one_await_and_its_results_are_the
 
 
 @pytest.mark.requirement("run.await.results_checked")
-async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_is_wrong(tmp_path: Path) -> None:
+async def test_result_set_is_accepted_whole_or_refused_with_all_problems(tmp_path: Path) -> None:
     agent, model = agent_for(OWNER, RAIN, calls("anything"), calls("streets", city="Rome"))
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
@@ -216,7 +216,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
     assert results_in(model.requests[1].messages) == shown
 
 
-async def test_a_call_that_nobody_carries_out_ends_the_run_or_is_told_to_the_model() -> None:
+async def test_call_that_nobody_executes_ends_the_run_or_is_reported() -> None:
     ends, _ = agent_for(OWNER, external_timeout_s=0.01)
     tells, model = agent_for(OWNER, external_timeout_s=0.01, on_external_timeout="report")
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
@@ -227,7 +227,7 @@ async def test_a_call_that_nobody_carries_out_ends_the_run_or_is_told_to_the_mod
     assert len(model.requests) == 2
 
 
-def test_what_does_not_go_with_an_external_tool_is_refused() -> None:
+def test_options_that_conflict_with_an_external_tool_are_refused() -> None:
     for options, words in (
         ({"reconcile": lambda: None}, "leave reconcile out"),
         ({"timeout_s": 3}, "leave timeout_s out"),
@@ -236,7 +236,7 @@ def test_what_does_not_go_with_an_external_tool_is_refused() -> None:
             tool(external=True, **options)(together)  # type: ignore[call-overload]
 
 
-async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothing(tmp_path: Path) -> None:
+async def test_result_whose_check_takes_until_run_has_ended_changes_nothing(tmp_path: Path) -> None:
     """Its tools are opened for it: the run was not in memory."""
     model = ScriptedModel([RAIN])
     opened, go_on = asyncio.Event(), asyncio.Event()
@@ -262,7 +262,7 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             assert not await answering
 
 
-async def test_a_call_that_is_carried_out_elsewhere_reaches_the_gates_and_its_result_the_end_of_the_turn() -> None:
+async def test_external_call_reaches_the_gates_and_its_turn_ends() -> None:
     seen: list[str] = []
 
     def noting(name: str, point: type[Point]) -> Hook[Any]:
@@ -312,7 +312,7 @@ async def test_results_that_were_materialized_may_come_again_under_their_key() -
 
 
 @pytest.mark.requirement("run.await.external_tools")
-async def test_the_set_of_an_external_tool_materializes_what_is_given_in_its_place() -> None:
+async def test_external_toolset_materializes_given_results() -> None:
     def stamped(call: Any, result: Any) -> Any:
         return {"stamped": call.tool}
 

@@ -17,7 +17,7 @@ from weftline.policies import Policy
 from weftline.providers.base import ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
-from weftline.tools import Hint, ServerData, Telemetry, ToolOutput, hinting
+from weftline.tools import Hint, ServerData, Telemetry, ToolOutput, coercion
 from weftline.tools.arguments import InvalidArguments
 
 from .kit import last_words, results_in, scripted
@@ -90,7 +90,7 @@ def failing(*errors: BaseException | None) -> Any:
 
 
 @pytest.mark.requirement("run.result.error")
-async def test_a_failure_has_its_text_and_each_of_its_causes_once_also_in_the_log(tmp_path: Path) -> None:
+async def test_failure_has_its_text_and_each_cause_once(tmp_path: Path) -> None:
     @tool(effect="read")
     def fetch() -> str:
         """Fetches."""
@@ -127,7 +127,7 @@ async def test_a_failure_has_its_text_and_each_of_its_causes_once_also_in_the_lo
 
 
 @pytest.mark.requirement("run.result.error")
-async def test_an_exception_without_words_gets_some_and_a_success_has_no_failure() -> None:
+async def test_exception_without_words_gets_some_and_success_has_no_failure() -> None:
     agent, _ = scripted(calls("shaky"), calls("shaky"), calls("shaky"), tools=[failing(ToolFailed(), ValueError())])
     result = await agent.run("Go.")
     texts = [call.failure and call.failure.message for call in result.calls]
@@ -199,7 +199,7 @@ def test_an_example_that_is_no_json_is_refused() -> None:
 
 
 @pytest.mark.requirement("run.hint.validation")
-async def test_a_call_without_a_required_argument_gets_a_hint_with_everything_to_do_better() -> None:
+async def test_call_without_a_required_argument_gets_a_complete_hint() -> None:
     agent, model = scripted(calls("forecast", days=99, unit="k"), tools=[forecast])
     [call] = (await agent.run("Go.")).calls
     assert call.failure is not None and call.failure.hint is not None
@@ -246,7 +246,7 @@ async def test_each_rule_that_is_broken_has_its_word(args: dict[str, Any], issue
 
 
 @pytest.mark.requirement("run.hint.validation")
-async def test_arguments_that_are_not_json_are_all_missing_and_the_question_names_at_most_three() -> None:
+async def test_unparsable_arguments_ask_for_at_most_three_values() -> None:
     @tool(effect="read")
     def many(a: int, b: int, c: int, d: int) -> str:
         """Needs much."""
@@ -254,7 +254,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
 
     with pytest.raises(InvalidArguments) as broken:
         await many.prepare('{"a": ')
-    first = hinting.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
+    first = coercion.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None
@@ -269,7 +269,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
 @pytest.mark.requirement("run.hint.steers")
 @pytest.mark.parametrize("reason", get_args(HintReason))
 @pytest.mark.parametrize("restricted", [False, True])
-async def test_a_tool_can_give_a_hint_which_takes_no_tool_away(reason: HintReason, restricted: bool) -> None:
+async def test_tool_can_give_hint_which_takes_no_tool_away(reason: HintReason, restricted: bool) -> None:
     hint = Hint(reason, "Try tomorrow.", restrict_to_tool=restricted, clarifying_question="Which day?")
     agent, model = scripted(calls("shaky"), tools=[failing(ToolFailed("No.", hint=hint)), look])
     [call] = (await agent.run("Go.")).calls
@@ -282,7 +282,7 @@ async def test_a_tool_can_give_a_hint_which_takes_no_tool_away(reason: HintReaso
 
 
 @pytest.mark.requirement("run.hint.steers")
-async def test_an_exception_of_any_type_and_a_result_can_carry_a_hint() -> None:
+async def test_exception_of_any_type_and_result_can_carry_hint() -> None:
     @tool(effect="read")
     def says() -> ToolOutput:
         """Says no."""
@@ -297,7 +297,7 @@ async def test_an_exception_of_any_type_and_a_result_can_carry_a_hint() -> None:
 
 
 @pytest.mark.requirement("run.recovery.actions")
-async def test_a_call_that_can_be_corrected_leaves_its_tool_and_forces_nothing() -> None:
+async def test_correctable_call_leaves_its_tool_and_forces_nothing() -> None:
     agent, model = scripted(calls("forecast"), tools=[forecast, look])
     result = await agent.run("Go.")
     assert offered(model) == [["forecast", "look"], ["forecast", "look"]]
@@ -332,7 +332,7 @@ async def test_after_finish_the_final_turn_follows() -> None:
 
 
 @pytest.mark.requirement("run.recovery.actions")
-async def test_a_failure_that_can_be_corrected_keeps_the_tool_whatever_else_it_did() -> None:
+async def test_correctable_failure_keeps_the_tool() -> None:
     shaky = failing(ToolFailed("Overloaded.", recovery="replan"), ToolFailed("Not this one."))
     gone = tool(effect="read", name="gone")(_gone)
     agent, model = scripted(both(calls("shaky"), calls("shaky", x=1), calls("gone")), tools=[shaky, gone])
@@ -345,7 +345,7 @@ def _gone() -> str:
 
 
 @pytest.mark.requirement("run.recovery.actions")
-async def test_what_a_tool_asked_for_holds_after_a_restart(tmp_path: Path) -> None:
+async def test_tool_request_holds_after_a_restart(tmp_path: Path) -> None:
     shaky = failing(ToolFailed("Overloaded.", recovery="replan"))
     agent = Agent("lab:script", name="a", tools=[shaky, look])
     first = ScriptedModel([calls("shaky"), {"deltas": ["a", "b"], "delay_ms": 60_000}])
@@ -365,7 +365,7 @@ async def test_what_a_tool_asked_for_holds_after_a_restart(tmp_path: Path) -> No
 
 @pytest.mark.requirement("run.unavailable.call")
 @pytest.mark.parametrize("others", [[], [calls("look")]], ids=["alone", "beside another"])
-async def test_a_call_of_what_is_not_there_gets_a_hint_and_the_run_goes_on(others: Sequence[dict[str, Any]]) -> None:
+async def test_call_of_an_unknown_tool_gets_a_hint(others: Sequence[dict[str, Any]]) -> None:
     turn = both(calls("ghost", at="night"), calls("forecast", city="x"), *others)
     agent, model = scripted(turn, tools=[look, forecast])
     result = await agent.run("Go.", policy=Policy(restrict_to_tool="look"))
@@ -400,7 +400,7 @@ async def test_calls_of_tools_that_are_gone_stay_in_the_history() -> None:
 # Reminders after results
 
 
-async def test_what_a_tool_wants_remembered_is_said_in_one_request_and_not_kept() -> None:
+async def test_tool_reminder_is_sent_once_and_not_kept() -> None:
     note = tool(effect="read", name="note", reminder="Prices are net.")(lambda: "12")  # pyright: ignore
     agent, model = scripted(both(calls("note"), calls("forecast")), calls("look"), tools=[note, look, forecast])
     result = await agent.run("Go.")
@@ -438,9 +438,7 @@ async def test_a_tool_can_say_what_its_call_took() -> None:
     "telemetry",
     [Telemetry(extra={"at": object()}), Telemetry(model=cast(Any, 5)), Telemetry(tokens_used=cast(Any, "7")), "fast"],
 )
-async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
-    telemetry: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unstorable_telemetry_is_omitted(telemetry: Any, caplog: pytest.LogCaptureFixture) -> None:
     @tool(effect="once")
     def order(context: ToolContext) -> str:
         """Orders."""
@@ -460,7 +458,7 @@ def test_telemetry_below_zero_is_refused_where_it_is_made() -> None:
         Telemetry(-5)
 
 
-async def test_an_exception_whose_hint_cannot_be_read_is_told_as_it_is() -> None:
+async def test_exception_with_an_unreadable_hint_is_reported_unchanged() -> None:
     class Odd(Exception):
         @property
         def hint(self) -> Hint:
@@ -476,7 +474,7 @@ async def test_an_exception_whose_hint_cannot_be_read_is_told_as_it_is() -> None
     assert call.result == "Odd: the real one"
 
 
-async def test_what_is_no_server_data_is_left_out_and_the_result_stays() -> None:
+async def test_invalid_server_data_is_omitted() -> None:
     @tool(effect="once")
     def order(context: ToolContext) -> str:
         """Orders."""
@@ -500,13 +498,13 @@ async def test_what_is_no_server_data_is_left_out_and_the_result_stays() -> None
         ({"example_input": "x"}, "example_input must be an object"),
     ],
 )
-def test_a_hint_that_cannot_be_is_refused_where_it_is_made(hint: dict[str, Any], why: str) -> None:
+def test_hint_that_cannot_be_is_refused_where_it_is_made(hint: dict[str, Any], why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
         Hint(**cast(Any, {"reason": "timeout", "message": "Wait.", **hint}))
 
 
 @pytest.mark.parametrize("value", [object(), "half \ud83d", [object()]])
-async def test_a_hint_whose_values_cannot_be_kept_does_not_cost_the_run_its_result(value: Any) -> None:
+async def test_unstorable_hint_does_not_cost_the_run_its_result(value: Any) -> None:
     shaky = failing(ToolFailed("No.", hint=Hint("timeout", "Wait.", example_input={"x": value})))
     agent, model = scripted(calls("shaky"), tools=[shaky])
     result = await agent.run("Go.")

@@ -30,7 +30,7 @@ async def test_an_agent_reads_the_pages_that_it_was_let_read() -> None:
         assert "High water twice a day." in await read(peer.url, hosts=["127.0.0.1"])
 
 
-async def test_what_is_not_public_is_refused_in_words_that_say_what_to_do() -> None:
+async def test_private_name_is_refused_with_advice() -> None:
     async with serving(page) as peer:
         refused = await read(peer.url)
     assert "has a loopback address, which is not connected to" in refused
@@ -39,7 +39,7 @@ async def test_what_is_not_public_is_refused_in_words_that_say_what_to_do() -> N
     assert "has a metadata or link-local address" in guarded
 
 
-async def test_runs_on_several_event_loops_and_engines_have_connections_of_their_own() -> None:
+async def test_runs_on_several_loops_have_separate_connections() -> None:
     agent = Agent("scripted:x", tools=[fetch(private=True)])
     async with serving(page) as peer:
 

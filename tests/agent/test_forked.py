@@ -46,7 +46,7 @@ def _use(loop: LoopThread, said: multiprocessing.SimpleQueue[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .*is multi-threaded:DeprecationWarning")
-def test_a_loop_of_the_parents_refuses_work_in_a_forked_child() -> None:
+def test_loop_of_parents_refuses_work_in_forked_child() -> None:
     loop = LoopThread("test")
     try:
         before = loop.run(_here())

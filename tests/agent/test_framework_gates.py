@@ -141,7 +141,7 @@ async def test_a_gate_that_raises_blocks_whatever_the_others_say() -> None:
 
 
 @pytest.mark.requirement("loop.gate.order")
-async def test_a_skill_goes_before_a_spent_budget_and_that_before_a_result_seen_before() -> None:
+async def test_skill_rules_precede_budgets_and_repeated_results() -> None:
     found = skills(STRICT)
     one = calls("look", at="a")
     behavior = Behavior(tool_budgets={"look": 1}, dedup_tools={"look": None})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine
-from weftline.agent.engine.recent_logs import MAX_RETAINED
+from weftline.agent.engine.logs import MAX_RETAINED
 from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.runs import trace
@@ -31,7 +31,7 @@ def greeter(*answers: str) -> Agent[Any, Any]:
 
 @pytest.mark.requirement("run.start.run_id")
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_run_has_the_id_that_it_is_given_and_no_other_run_gets_it(durable: bool, tmp_path: Path) -> None:
+async def test_run_has_its_given_id_exclusively(durable: bool, tmp_path: Path) -> None:
     agent = greeter()
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path if durable else None, agents=[agent]) as engine:
         result = await agent.run("Hi!", engine=engine, run_id="mine")
@@ -93,7 +93,7 @@ async def test_an_engine_in_memory_forgets_an_id_with_its_run() -> None:
 
 
 @pytest.mark.parametrize("run_id", ONES)
-async def test_what_a_subagent_asks_reaches_a_run_of_a_given_id_across_a_restart(run_id: str, tmp_path: Path) -> None:
+async def test_subagent_question_reaches_a_given_id_after_restart(run_id: str, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE_S):
         async with Engine(tmp_path, agents=[family(), greeter()]) as engine:
             await engine.start(engine.agents["greeter"], "Hi!")
@@ -119,7 +119,7 @@ async def test_what_a_subagent_asks_reaches_a_run_of_a_given_id_across_a_restart
 
 
 @pytest.mark.parametrize("run_id", ONES)
-async def test_a_run_of_a_given_id_ends_with_all_below_it(run_id: str, tmp_path: Path) -> None:
+async def test_run_of_given_id_ends_with_all_below_it(run_id: str, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[family(), greeter()]) as engine:
         await engine.start(engine.agents["greeter"], "Hi!")
         run = await engine.start(engine.agents["boss"], "Go.", run_id=run_id)
@@ -134,7 +134,7 @@ async def test_a_run_of_a_given_id_ends_with_all_below_it(run_id: str, tmp_path:
 
 
 @pytest.mark.parametrize("run_id", ONES)
-async def test_a_run_of_a_given_id_is_exported_imported_replayed_and_forked(run_id: str, tmp_path: Path) -> None:
+async def test_run_of_given_id_is_exported_imported_replayed_and_forked(run_id: str, tmp_path: Path) -> None:
     agent = family()
     async with asyncio.timeout(PATIENCE_S):
         async with Engine(tmp_path / "a", agents=[agent, greeter()]) as engine:
@@ -171,7 +171,7 @@ async def test_a_run_of_a_given_id_is_exported_imported_replayed_and_forked(run_
             assert refused.value.code == "import_conflict"
 
 
-async def test_a_run_of_a_given_id_is_traced_with_those_below_it() -> None:
+async def test_run_of_given_id_is_traced_with_those_below_it() -> None:
     traces, agent = Traces(), greeter()
     boss = Agent(
         ScriptedModel([{"tool_calls": [{"name": "ask", "args": {"task": "x"}}]}, "Done."]),

@@ -95,7 +95,7 @@ async def test_only_those_who_are_named_may_decide() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_hook_decides_for_people_who_are_named_only_if_it_is_named_itself(named: bool) -> None:
+async def test_hook_decides_for_named_people_only_if_named(named: bool) -> None:
     asked_code: list[str] = []
 
     @hook(AwaitGate)
@@ -116,7 +116,7 @@ async def test_a_hook_decides_for_people_who_are_named_only_if_it_is_named_itsel
     assert len(asked_code) == named
 
 
-async def test_what_one_person_allowed_for_later_does_not_speak_for_another_who_is_named() -> None:
+async def test_one_persons_grant_does_not_bind_another_named_one() -> None:
     @hook(ToolGate)
     def ask(gate: ToolGate) -> None:
         gate.ask("Really?", approvers=["user:ann"] if gate.args["amount"] == 1 else ["user:ben"])
@@ -149,7 +149,7 @@ def test_approvers_that_nobody_could_be_are_refused(options: dict[str, Any], wor
         FunctionTool(fire, **{"confirm": "Fire?", **options})  # pyright: ignore[reportArgumentType]
 
 
-async def test_an_agent_whose_approval_lapses_while_its_run_is_planned_is_not_called(tmp_path: Path) -> None:
+async def test_agent_whose_approval_lapses_during_planning_is_not_called(tmp_path: Path) -> None:
     model = ScriptedModel([calls("spawn", task="Look."), "Done."])
     agent = Agent(model, name="boss", tools=[spawn()], limits=Limits(grant_ttl_s=0.01))
     closed = asyncio.Event()

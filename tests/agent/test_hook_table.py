@@ -124,7 +124,7 @@ def test_every_name_leads_to_one_point() -> None:
 
 
 @pytest.mark.requirement("loop.hook.unknown_name")
-def test_a_name_that_is_not_in_the_table_is_refused_when_it_is_given() -> None:
+def test_name_outside_the_table_is_refused_when_given() -> None:
     with pytest.raises(TypeError, match="tool_gate"):
         hook("tool_gat")
     with pytest.raises(TypeError, match="nowhere"):
@@ -167,7 +167,7 @@ async def test_an_unknown_tool_is_an_error_that_hooks_can_word() -> None:
 
 
 @pytest.mark.requirement("loop.call.hook_context", "loop.call.output_bytes")
-async def test_all_hooks_of_a_call_name_it_alike_and_know_the_size_of_its_result() -> None:
+async def test_hooks_of_a_call_share_its_name_and_size() -> None:
     @tool(effect="read")
     def draw() -> list[Text | Image]:
         """Draws."""
@@ -191,7 +191,7 @@ async def test_all_hooks_of_a_call_name_it_alike_and_know_the_size_of_its_result
 
 
 @pytest.mark.requirement("loop.hook.request_only")
-async def test_what_hooks_make_of_a_request_is_gone_with_it() -> None:
+async def test_hook_changes_to_a_request_end_with_it() -> None:
     agent, model = scripted(calls("pay"), tools=[pay], instructions="Be brief.")
     seen: list[tuple[str, int]] = []
 

@@ -83,7 +83,7 @@ async def test_the_points_of_a_run_come_in_their_order() -> None:
     ]
 
 
-async def test_a_turn_whose_answer_is_rejected_ends_before_the_next_one_begins() -> None:
+async def test_turn_whose_answer_is_rejected_ends_before_next_one_begins() -> None:
     one, _ = agent("No.")
     seen: list[str] = []
 
@@ -128,7 +128,7 @@ async def test_a_gate_blocks_a_call() -> None:
 
 
 @pytest.mark.requirement("loop.call.substituted")
-async def test_a_gate_answers_for_a_tool_even_if_there_is_none() -> None:
+async def test_gate_answers_for_tool_even_if_there_is_none() -> None:
     one, _ = agent(calls("ghost"))
     seen: list[str] = []
     for point in (ToolUnknown, ToolBefore, ToolTransform, ToolAfter):
@@ -186,7 +186,7 @@ async def test_an_unknown_tool_has_a_point_of_its_own() -> None:
 
 
 @pytest.mark.requirement("loop.call.invalid")
-async def test_arguments_that_do_not_fit_are_told_and_nothing_is_called() -> None:
+async def test_unfitting_arguments_are_reported_and_nothing_is_called() -> None:
     one, _ = agent(calls("shell", command=["a"]))
     seen: list[str] = []
     for point in (ToolBefore, ToolTransform, ToolAfter):
@@ -299,7 +299,7 @@ async def test_a_shaper_that_must_not_fail_fails_the_turn() -> None:
 
 
 @pytest.mark.parametrize("point", list(POINTS.values()))
-async def test_what_a_point_does_not_let_a_hook_set_is_refused(point: type[Point]) -> None:
+async def test_hook_cannot_set_fields_that_its_point_forbids(point: type[Point]) -> None:
     assert point.kind in ("gate", "shaper", "watcher")
     made = point.__new__(point)
     object.__setattr__(made, "_made", True)
@@ -308,7 +308,7 @@ async def test_what_a_point_does_not_let_a_hook_set_is_refused(point: type[Point
 
 
 @pytest.mark.requirement("loop.hook.scopes", "loop.hook.order")
-async def test_hooks_of_the_agent_come_before_those_of_the_run_which_end_with_it() -> None:
+async def test_agent_hooks_precede_run_hooks() -> None:
     seen: list[str] = []
 
     def named(name: str) -> Hook[RunStarted]:
@@ -324,7 +324,7 @@ async def test_hooks_of_the_agent_come_before_those_of_the_run_which_end_with_it
 
 
 @pytest.mark.requirement("loop.hook.unknown_name")
-async def test_what_is_not_a_point_is_refused_when_it_is_given() -> None:
+async def test_value_that_is_not_a_hook_point_is_refused() -> None:
     with pytest.raises(TypeError, match="is not a point"):
         hook(str)(print)  # type: ignore[type-var]
 
@@ -350,7 +350,7 @@ async def test_the_end_of_a_run_is_told_however_it_ends() -> None:
 
 
 @pytest.mark.requirement("loop.turn.after")
-async def test_after_a_model_call_hooks_see_the_message_or_the_error() -> None:
+async def test_after_model_call_hooks_see_message_or_error() -> None:
     seen: list[tuple[bool, bool]] = []
     one = Agent(
         ScriptedModel([{"error": {"class": "overloaded", "message": "busy"}}, "Fine."]), limits=Limits(max_retries=0)
@@ -394,7 +394,7 @@ async def test_turns_and_results_are_told() -> None:
     assert seen == ["results_stored 0", "turn_ended 0", "turn_ended 1"]
 
 
-async def test_an_error_of_the_last_check_is_the_cause_of_the_failure() -> None:
+async def test_error_of_last_check_is_cause_of_failure() -> None:
     agent = Agent(ScriptedModel(["Seven."]))
 
     @agent.on(OutputReady)

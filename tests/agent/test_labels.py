@@ -28,7 +28,7 @@ METADATA: dict[str, Any] = {"ticket": {"id": 42, "tags": ["meta-secret"]}}
 
 
 @pytest.mark.requirement("run.label.flow")
-async def test_labels_reach_hooks_policy_prompts_tools_and_children_and_no_model(tmp_path: Path) -> None:
+async def test_labels_reach_everything_but_the_model(tmp_path: Path) -> None:
     seen: dict[str, dict[str, str]] = {}
     metadata: list[dict[str, Any]] = []
 
@@ -74,7 +74,7 @@ async def test_labels_reach_hooks_policy_prompts_tools_and_children_and_no_model
 
 
 @pytest.mark.requirement("run.label.flow")
-async def test_a_cancelled_and_a_failed_run_have_their_labels_at_the_end() -> None:
+async def test_cancelled_and_failed_run_have_their_labels_at_end() -> None:
     agent, _ = scripted({"error": {"class": "auth"}}, tools=[])
     async with agent.stream("Go.", labels=LABELS) as run:
         events = [event async for event in run]
@@ -142,7 +142,7 @@ def orders(
 
 
 @pytest.mark.requirement("run.call.injected")
-async def test_the_run_fills_in_what_the_model_neither_sees_nor_sets(tmp_path: Path) -> None:
+async def test_run_fills_in_what_model_neither_sees_nor_sets(tmp_path: Path) -> None:
     model = ScriptedModel([calls("orders", customer="ann", tenant="evil", limit=99, run_id="mine"), "Done."])
     agent = Agent(model, name="shop", tools=[orders])
     async with Engine(tmp_path, agents=[agent]) as engine:
@@ -160,7 +160,7 @@ async def test_the_run_fills_in_what_the_model_neither_sees_nor_sets(tmp_path: P
 
 
 @pytest.mark.requirement("run.call.injected")
-async def test_a_call_of_code_fills_in_the_call_that_asked_for_it() -> None:
+async def test_call_of_code_fills_in_call_that_asked_for_it() -> None:
     script = 'const told = await orders({customer: "ann"}); export default told;'
     agent, _ = scripted(calls("code", code=script), tools=[orders, code()])
     result = await agent.run("Go.", labels=LABELS)
@@ -169,7 +169,7 @@ async def test_a_call_of_code_fills_in_the_call_that_asked_for_it() -> None:
 
 
 @pytest.mark.requirement("run.call.injected")
-async def test_a_label_that_does_not_fit_is_an_error_that_names_the_field() -> None:
+async def test_label_that_does_not_fit_is_error_that_names_field() -> None:
     agent, _ = scripted(calls("orders", customer="ann"), tools=[orders])
     (call,) = (await agent.run("Go.", labels={**LABELS, "limit": "many"})).calls
     assert call.failure is not None and (call.ok, call.failure.kind) == (False, "unavailable")
@@ -177,7 +177,7 @@ async def test_a_label_that_does_not_fit_is_an_error_that_names_the_field() -> N
 
 
 @pytest.mark.requirement("run.call.injected")
-async def test_a_label_that_is_missing_is_an_error_that_names_the_field() -> None:
+async def test_label_that_is_missing_is_error_that_names_field() -> None:
     class Shop:
         """A set of tools says only when it is opened what it has, so that the run has begun by then."""
 
@@ -191,7 +191,7 @@ async def test_a_label_that_is_missing_is_an_error_that_names_the_field() -> Non
     assert not call.ok and "needs a value for tenant" in call.result
 
 
-async def test_neither_a_gate_nor_a_person_can_set_what_the_run_fills_in() -> None:
+async def test_neither_gate_nor_person_can_set_what_run_fills_in() -> None:
     @tool(effect="once", confirm="Look up {customer} of {tenant}?")
     def find(customer: str, tenant: Injected[str]) -> str:
         """Finds."""
@@ -213,7 +213,7 @@ async def test_neither_a_gate_nor_a_person_can_set_what_the_run_fills_in() -> No
 
 
 @pytest.mark.requirement("run.start.required_labels")
-async def test_a_run_without_the_labels_that_its_tools_need_is_refused_with_all_of_them(tmp_path: Path) -> None:
+async def test_run_without_required_labels_is_refused_with_all(tmp_path: Path) -> None:
     agent, model = scripted(tools=[orders], name="shop")
     async with Engine(tmp_path, agents=[agent]) as engine:
         with pytest.raises(InvalidRequest) as refused:
@@ -224,7 +224,7 @@ async def test_a_run_without_the_labels_that_its_tools_need_is_refused_with_all_
 
 
 @pytest.mark.requirement("run.start.required_labels")
-async def test_a_child_run_without_them_is_an_error_of_the_call() -> None:
+async def test_child_run_without_them_is_error_of_call() -> None:
     shop = Agent(selling := ScriptedModel(["sold"]), name="shop", tools=[orders])
     agent, _ = scripted(calls("shop", task="Sell."), tools=[shop.as_tool("Sells.")])
     (call,) = (await agent.run("Go.", labels={"limit": "7"})).calls
@@ -232,7 +232,7 @@ async def test_a_child_run_without_them_is_an_error_of_the_call() -> None:
 
 
 @pytest.mark.requirement("run.call.input")
-async def test_a_tool_gets_all_that_is_known_about_its_call_as_one_value(tmp_path: Path) -> None:
+async def test_tool_gets_everything_about_its_call_as_one_value(tmp_path: Path) -> None:
     seen: list[tuple[ToolContext, dict[str, Any]]] = []
 
     @tool(effect="read")
@@ -265,7 +265,7 @@ async def test_a_tool_gets_all_that_is_known_about_its_call_as_one_value(tmp_pat
     assert args == by_id[first.call_id].args == opened[first.call_id].args == {"a": "x", "b": 1}
 
 
-def test_what_only_a_server_tool_can_have() -> None:
+def test_options_of_server_tools_only_are_refused_elsewhere() -> None:
     def find(tenant: Injected[str]) -> str:
         """Finds."""
         return tenant

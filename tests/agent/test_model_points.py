@@ -71,7 +71,7 @@ THOUGHT = [ThinkingDelta("Hm"), ThinkingDelta("m."), ThinkingDone()]
 
 
 @pytest.mark.requirement("loop.turn.stream_hooks")
-async def test_credentials_are_told_before_any_piece_and_the_end_of_the_text_once_and_last() -> None:
+async def test_credentials_come_first_and_the_text_end_once() -> None:
     told, hooks = watching(*WATCHED)
     answer = [*THOUGHT, TextDelta("Hel"), TextDelta("lo."), Finish("end_turn")]
     await Agent(Chatty(answer)).run("Hi.", hooks=hooks)
@@ -88,7 +88,7 @@ async def test_credentials_are_told_before_any_piece_and_the_end_of_the_text_onc
 
 
 @pytest.mark.requirement("loop.turn.stream_hooks")
-async def test_a_turn_without_text_has_no_end_of_text_and_one_that_fails_has_its_credentials_told() -> None:
+async def test_turn_without_text_has_no_text_end() -> None:
     @tool(effect="read")
     def look() -> str:
         """Looks."""
@@ -114,7 +114,7 @@ IN_WORDS = Text(prompts.models.unseen_image("image/png"))
 
 
 @pytest.mark.requirement("loop.image.non_vision")
-async def test_a_model_without_vision_and_tool_after_have_a_text_for_an_image_that_is_kept() -> None:
+async def test_hooks_and_blind_models_get_a_text_for_images() -> None:
     seen: list[object] = []
 
     @hook(ToolAfter)
@@ -164,9 +164,7 @@ class Classifying(Impatient):
         (Classifying(["Never."]), "overloaded", "It is busy: read timed out."),
     ],
 )
-async def test_a_timeout_of_the_providers_own_is_not_taken_for_the_runs(
-    model: ScriptedModel, code: str, text: str
-) -> None:
+async def test_timeout_of_providers_own_is_not_taken_for_runs(model: ScriptedModel, code: str, text: str) -> None:
     with pytest.raises(RunFailed) as failed:
         await Agent(model, limits=Limits(max_retries=0)).run("Go.")
     assert (failed.value.result.code, failed.value.result.error) == (code, text)

@@ -38,7 +38,7 @@ async def rendered(run: Run[Any]) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 @pytest.mark.requirement("run.prompt.overrides")
-async def test_the_most_specific_override_stands_in_for_a_prompt_and_each_render_is_on_record(tmp_path: Path) -> None:
+async def test_most_specific_override_replaces_a_prompt(tmp_path: Path) -> None:
     gold, red = {"tier": "gold"}, {"team": "red"}
     steps: list[tuple[dict[str, Any], str]] = [
         ({}, "All: {tone}."),
@@ -120,7 +120,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
         Agent("m", prompts=wrong)
 
 
-async def test_an_override_that_makes_no_sense_is_refused_and_changes_nothing() -> None:
+async def test_override_that_makes_no_sense_is_refused_and_changes_nothing() -> None:
     async with Engine() as engine:
         refused: list[tuple[dict[str, Any], str]] = [
             ({"template": "{0}"}, "may have names in it"),

@@ -104,7 +104,7 @@ async def say(ask: Callable[[str, str], Awaitable[ToolOutput]], name: str, args:
     return ("! " if output.is_error else "") + joined_text(output.parts)
 
 
-async def test_the_model_reads_only_the_call_that_asked_for_the_others() -> None:
+async def test_model_reads_only_call_that_asked_for_others() -> None:
     async def script(ask: Any) -> str:
         return " ".join([await say(ask, "pay", '{"payee": "Ann"}'), await say(ask, "pay", '{"payee": "Bob"}')])
 
@@ -177,7 +177,7 @@ async def test_each_nested_call_passes_checks_gates_and_budgets() -> None:
     assert done == ["Ann", "a"]
 
 
-async def test_calls_that_nobody_waited_for_are_carried_out_before_the_code_has_its_result() -> None:
+async def test_unawaited_calls_are_executed_before_the_code_ends() -> None:
     left: list[asyncio.Future[ToolOutput]] = []
 
     async def script(ask: Any) -> str:
@@ -191,7 +191,7 @@ async def test_calls_that_nobody_waited_for_are_carried_out_before_the_code_has_
     assert done == ["Ann"]
 
 
-async def test_a_run_whose_code_waits_for_an_approval_is_parked_and_nothing_is_done_twice(tmp_path: Path) -> None:
+async def test_parked_run_with_an_approval_does_nothing_twice(tmp_path: Path) -> None:
     async def script(ask: Any) -> str:
         said = await asyncio.gather(say(ask, "pay", '{"payee": "Ann"}'), say(ask, "look", '{"at": "x"}'))
         return " ".join([*said, await say(ask, "wire", '{"payee": "Bob"}'), await say(ask, "pay", '{"payee": "Cem"}')])
@@ -217,7 +217,7 @@ async def test_a_run_whose_code_waits_for_an_approval_is_parked_and_nothing_is_d
     assert [call.how for call in result.calls] == ["returned"] * 5
 
 
-async def test_code_that_takes_another_course_when_it_begins_again_ends_with_an_error(tmp_path: Path) -> None:
+async def test_code_that_diverges_when_restarted_ends_with_an_error(tmp_path: Path) -> None:
     payees = iter(["Ann", "Eve"])
 
     async def script(ask: Any) -> str:
@@ -271,7 +271,7 @@ async def test_answers_are_handed_out_in_the_order_of_the_log(tmp_path: Path) ->
     assert result.calls[-1].ok
 
 
-async def test_a_pause_puts_the_code_away_and_a_resume_carries_it_out_again() -> None:
+async def test_pause_puts_code_away_and_resume_carries_it_out_again() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def script(ask: Any) -> str:
@@ -316,7 +316,7 @@ async def test_a_cancel_ends_the_code_and_what_it_calls() -> None:
     assert [call.name for call in receipt.in_doubt] == ["hang"]
 
 
-async def test_a_span_of_a_nested_call_is_inside_that_of_its_parent() -> None:
+async def test_span_of_nested_call_is_inside_that_of_its_parent() -> None:
     async def script(ask: Any) -> str:
         return await say(ask, "look", '{"at": "x"}')
 
@@ -329,7 +329,7 @@ async def test_a_span_of_a_nested_call_is_inside_that_of_its_parent() -> None:
     assert tree["execute_tool host"] == "turn 0"
 
 
-async def test_a_run_with_nested_calls_is_replayed_and_its_messages_are_read_from_the_log(tmp_path: Path) -> None:
+async def test_run_with_nested_calls_replays_and_shows_its_messages(tmp_path: Path) -> None:
     async def script(ask: Any) -> str:
         return await say(ask, "pay", '{"payee": "Ann"}') + await say(ask, "look", '{"at": "x"}')
 
@@ -368,7 +368,7 @@ def count(what: str) -> dict[str, int]:
     return {what: 3}
 
 
-async def test_a_call_that_a_person_refused_is_an_error_to_the_code() -> None:
+async def test_call_that_person_refused_is_error_to_code() -> None:
     heard: list[str] = []
 
     async def script(ask: Any) -> str:
@@ -385,7 +385,7 @@ async def test_a_call_that_a_person_refused_is_an_error_to_the_code() -> None:
     assert done == []
 
 
-async def test_a_call_whose_arguments_a_person_changed_gives_the_code_its_result_alone() -> None:
+async def test_call_whose_arguments_person_changed_gives_code_its_result_alone() -> None:
     async def script(ask: Any) -> str:
         return await say(ask, "count", '{"what": "sheep"}')
 

@@ -17,7 +17,7 @@ from weftline import Agent, Engine, Run, ask_user, tool
 from weftline.errors import Conflict
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
-from weftline.runtime.supported import left_alone
+from weftline.runtime.deploys import left_alone
 from weftline.store.sqlite import log
 from weftline.testing import ScriptedModel, calls
 
@@ -101,9 +101,7 @@ async def other_runs_go_on(engine: Engine) -> None:
 
 @pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("column", NEWER)
-async def test_the_runs_below_one_of_newer_code_are_left_alone_at_any_depth_until_that_is_back(
-    tmp_path: Path, column: str
-) -> None:
+async def test_runs_below_newer_code_are_left_alone(tmp_path: Path, column: str) -> None:
     top, mid, leaf = await waiting(tmp_path)
     known, newer, why = NEWER[column]
     change(tmp_path, f"UPDATE runs SET due_at = 0, fold = 99, {column} = ? WHERE key = {TOP}", newer)
@@ -141,9 +139,7 @@ CHANGES: dict[str, Callable[[Run[str]], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("asked", CHANGES)
 @pytest.mark.parametrize("above", [TOP, MID])
-async def test_a_run_above_one_of_newer_code_refuses_what_it_would_have_to_pass_on(
-    tmp_path: Path, asked: str, above: int
-) -> None:
+async def test_run_above_newer_code_refuses_what_it_must_forward(tmp_path: Path, asked: str, above: int) -> None:
     runs = await waiting(tmp_path)
     change(tmp_path, "UPDATE runs SET format = ? WHERE key = ?", FORMAT + 1, LEAF)
     agent = team()
@@ -162,7 +158,7 @@ async def test_a_run_above_one_of_newer_code_refuses_what_it_would_have_to_pass_
         assert await engine.attach(runs[TOP - 1]).status() == ("cancelled" if asked == "cancel" else "paused")
 
 
-async def test_a_paused_run_is_not_resumed_without_the_one_below_it(tmp_path: Path) -> None:
+async def test_paused_run_is_not_resumed_without_one_below_it(tmp_path: Path) -> None:
     runs = await waiting(tmp_path)
     agent = team()
     async with Engine(tmp_path, agents=[agent]) as engine:
@@ -174,7 +170,7 @@ async def test_a_paused_run_is_not_resumed_without_the_one_below_it(tmp_path: Pa
         assert await lengths(engine) == before
 
 
-async def test_a_cancel_that_is_recorded_already_is_refused_too_if_it_cannot_be_carried_out(tmp_path: Path) -> None:
+async def test_recorded_cancel_is_refused_if_it_cannot_be_executed(tmp_path: Path) -> None:
     runs = await waiting(tmp_path)
     cancel = b'{"type":"cancel.requested","reason":"user"}'
     insert = (
@@ -189,7 +185,7 @@ async def test_a_cancel_that_is_recorded_already_is_refused_too_if_it_cannot_be_
             assert runs[MID - 1] in await refusal(asked)
 
 
-async def test_a_run_whose_child_ended_in_newer_code_is_left_alone_with_the_childs_siblings(tmp_path: Path) -> None:
+async def test_run_with_a_newer_child_is_left_alone(tmp_path: Path) -> None:
     _, mid, ended, leaf = await waiting(tmp_path, leaves=2)
     agent, sibling = team(leaves=2), LEAF + 1
     change(
@@ -211,7 +207,7 @@ async def test_a_run_whose_child_ended_in_newer_code_is_left_alone_with_the_chil
         assert (await engine.attach(mid).cancel()).status == "cancelled"
 
 
-async def test_the_result_of_a_run_that_ended_in_newer_code_is_refused_unless_it_can_be_read(tmp_path: Path) -> None:
+async def test_result_ended_by_newer_code_is_refused_unless_readable(tmp_path: Path) -> None:
     async with Engine(tmp_path, agents=[OTHER]) as engine:
         run = await engine.start(OTHER, "Go.")
         await run.result()
@@ -229,7 +225,7 @@ async def test_the_result_of_a_run_that_ended_in_newer_code_is_refused_unless_it
 
 
 @pytest.mark.parametrize("newer", [True, False])
-async def test_a_run_below_one_of_newer_code_is_not_on_trial(
+async def test_run_below_one_of_newer_code_is_not_on_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: bool
 ) -> None:
     await waiting(tmp_path)

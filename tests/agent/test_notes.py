@@ -36,7 +36,7 @@ def look(n: int = 0) -> str:
 
 
 @pytest.mark.requirement("run.note.published")
-async def test_notes_of_hooks_and_providers_are_told_and_never_read_by_a_model() -> None:
+async def test_notes_of_hooks_and_providers_never_reach_a_model() -> None:
     slow_down = {"error": {"class": "rate_limit", "message": "Slow down.", "retryable": False}}
     model = Talkative([calls("look", n=1), slow_down])
     second = Talkative(["", "", "Done."])
@@ -97,7 +97,7 @@ def submit(answer: str) -> str:
 
 
 @pytest.mark.requirement("run.end.output")
-async def test_the_outcome_of_a_run_has_its_answer_all_results_notes_and_usage(tmp_path: Path) -> None:
+async def test_run_outcome_has_answer_results_notes_and_usage(tmp_path: Path) -> None:
     helper = Agent(ScriptedModel([calls("submit", answer="42")]), name="helper", tools=[submit])
     turns = [calls(("look", {"n": 2}), ("look", {"n": 1})), calls("ask_helper", task="?"), "Done."]
     agent = Agent(ScriptedModel(turns), name="boss", tools=[look, helper.as_tool("Helps.", name="ask_helper")])

@@ -47,7 +47,7 @@ class Shelf:
 
 
 @pytest.mark.requirement("loop.agent.destroy")
-async def test_closing_an_engine_closes_what_its_agents_opened_and_refuses_further_runs() -> None:
+async def test_closing_an_engine_closes_its_agents_tools() -> None:
     shelf = Shelf()
     agent = Agent(ScriptedModel([calls("look"), "Done."]), tools=[shelf])
     assert shelf.opened == 0
@@ -63,7 +63,7 @@ async def test_closing_an_engine_closes_what_its_agents_opened_and_refuses_furth
 
 
 @pytest.mark.requirement("loop.agent.one_run")
-async def test_runs_of_one_agent_do_not_disturb_each_other_and_those_of_a_thread_take_turns() -> None:
+async def test_runs_of_an_agent_are_independent_unless_of_a_thread() -> None:
     begun, free = asyncio.Event(), asyncio.Event()
     under_way: list[str] = []
 
@@ -119,7 +119,7 @@ def spending(text: str, **usage: int) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("loop.agent.result")
-async def test_a_result_counts_every_model_call_also_those_that_failed_and_those_of_children() -> None:
+async def test_result_counts_every_model_call() -> None:
     busy = {"error": {"class": "overloaded", "message": "busy"}, "usage": {"input": 5, "output": 0}}
     clerk = Agent(ScriptedModel([spending("Found.", input=100, output=10, cache_write=40)]), name="clerk")
     ask = {**calls("clerk", task="Look."), "usage": {"input": 1, "output": 1}}
@@ -132,7 +132,7 @@ async def test_a_result_counts_every_model_call_also_those_that_failed_and_those
 
 
 @pytest.mark.requirement("loop.agent.result")
-async def test_a_cancelled_run_is_returned_and_a_failed_one_raised_with_what_they_used() -> None:
+async def test_cancelled_run_is_returned_and_failed_run_is_raised() -> None:
     begun = asyncio.Event()
 
     @tool
@@ -162,7 +162,7 @@ class Total(BaseModel):
 
 
 @pytest.mark.requirement("loop.output.forced", "loop.output.hidden")
-async def test_a_typed_answer_takes_no_call_of_its_own_and_no_tool_of_ours() -> None:
+async def test_typed_answer_needs_no_call_and_no_tool() -> None:
     usage = {"usage": {"input": 7, "output": 2}}
     model = ScriptedModel([{**calls("look"), **usage}, {"text": '{"eur": 3}', **usage}])
     agent = Agent(model, tools=[look], output=Total)
@@ -179,7 +179,7 @@ async def test_a_typed_answer_takes_no_call_of_its_own_and_no_tool_of_ours() -> 
 
 
 @pytest.mark.requirement("loop.output.invalid")
-async def test_an_answer_that_does_not_fit_is_sent_back_once_and_both_are_counted() -> None:
+async def test_unfitting_answer_is_sent_back_once_and_counted() -> None:
     bad = {"text": '{"eur": "much"}', "usage": {"input": 7, "output": 2}}
     model = ScriptedModel([bad, bad])
     with pytest.raises(InvalidOutput) as caught:
@@ -190,7 +190,7 @@ async def test_an_answer_that_does_not_fit_is_sent_back_once_and_both_are_counte
 
 
 @pytest.mark.requirement("loop.dedup.reads", "loop.dedup.read_before_edit")
-async def test_what_a_run_has_read_counts_for_that_run_alone(tmp_path: Path) -> None:
+async def test_read_files_count_for_that_run_alone(tmp_path: Path) -> None:
     """The next run of a thread does not see the results of this one: a note in their place would lead nowhere."""
     (tmp_path / "f").write_text("one\ntwo\n")
     read, part = calls("read_file", path="f"), calls("read_file", path="f", limit=1)
@@ -212,7 +212,7 @@ async def test_what_a_run_has_read_counts_for_that_run_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.requirement("loop.dedup.read_before_edit")
-async def test_what_a_run_has_read_is_known_to_the_next_process(tmp_path: Path) -> None:
+async def test_read_files_are_known_to_the_next_process(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     (place / "f").write_text("one\n")
@@ -285,7 +285,7 @@ async def test_an_agent_has_what_it_is_built_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("loop.agent.options")
-async def test_what_an_agent_cannot_be_built_from_is_refused() -> None:
+async def test_invalid_agent_part_is_refused() -> None:
     with pytest.raises(TypeError, match="instruction"):
         Agent("lab:script", instruction="Be brief.")  # type: ignore[call-overload]  # pyright: ignore
     with pytest.raises(ValueError, match="two tools"):

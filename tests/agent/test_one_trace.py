@@ -79,7 +79,7 @@ async def asked_below(run: Run[Any]) -> None:
 
 
 @pytest.mark.requirement("run.trace.one")
-async def test_a_run_that_waited_was_paused_and_moved_is_one_trace_and_each_span_is_there_once(tmp_path: Path) -> None:
+async def test_run_that_waited_paused_and_moved_is_one_trace(tmp_path: Path) -> None:
     seen = Seen()
     async with asyncio.timeout(PATIENCE_S):
         async with Engine(tmp_path, agents=[agent := family(seen)]) as engine:
@@ -119,7 +119,7 @@ async def test_a_run_that_waited_was_paused_and_moved_is_one_trace_and_each_span
 
 
 @pytest.mark.requirement("run.trace.one")
-async def test_a_run_that_is_cancelled_while_it_waits_in_another_process_has_its_spans(tmp_path: Path) -> None:
+async def test_run_cancelled_in_another_process_has_its_spans(tmp_path: Path) -> None:
     seen = Seen()
     async with asyncio.timeout(PATIENCE_S):
         async with Engine(tmp_path, agents=[agent := family(seen)]) as engine:
@@ -134,7 +134,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_in_another_process_has_its
     assert seen.names["invoke_agent boss"] == seen.names["invoke_agent helper"] == 1
 
 
-async def test_a_run_that_nobody_traces_has_no_trace_and_one_that_was_begun_so_gets_one_later(tmp_path: Path) -> None:
+async def test_untraced_run_has_no_trace_until_one_is_begun(tmp_path: Path) -> None:
     seen = Seen()
     agent, _ = scripted(calls("ask_user", question="Where?"), tools=[ask_user], name="lone")
     async with asyncio.timeout(PATIENCE_S):
@@ -169,11 +169,11 @@ async def test_a_run_that_nobody_traces_has_no_trace_and_one_that_was_begun_so_g
         (5, None),
     ],
 )
-def test_what_a_caller_says_is_read_as_w3c_has_it(sent: object, trace: Trace | None) -> None:
+def test_caller_traceparent_is_read_as_w3c_says(sent: object, trace: Trace | None) -> None:
     assert parsed(sent) == trace
 
 
-def test_a_new_run_is_in_the_trace_of_its_caller_with_spans_of_its_own_if_somebody_emits_them() -> None:
+def test_new_run_joins_the_trace_of_its_caller() -> None:
     caller, own = f"00-{'a' * 32}-{'b' * 16}-00", Trace("c" * 32)
     assert trace_for(None) is None and trace_for(own) == own
     assert trace_for(None, metadata=caller) == Trace("a" * 32, "b" * 16, False, spans=False)

@@ -63,7 +63,7 @@ async def test_an_edit_in_place_counts() -> None:
     assert (await agent.run("Go.")).calls[0].result == "paid 1"
 
 
-async def test_a_block_without_a_reason_blocks_and_a_rejection_without_words_rejects() -> None:
+async def test_block_without_reason_blocks_and_rejection_without_words_rejects() -> None:
     model = ScriptedModel([calls("pay", amount=500), "No.", "Yes."])
     agent = Agent(model, tools=[pay])
     agent.on(ToolGate)(lambda gate: gate.block(None))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Picky(BaseModel):
         return {1: 1}[value]
 
 
-async def test_a_validator_of_the_answer_that_fails_has_it_given_again() -> None:
+async def test_validator_of_answer_that_fails_has_it_given_again() -> None:
     agent = Agent(ScriptedModel(['{"n": 2}', '{"n": 1}']), output=Picky)
     assert (await agent.run("Go.")).output.n == 1
 
@@ -106,14 +106,14 @@ async def test_an_option_that_there_is_not_is_refused(misspelt: dict[str, Any]) 
         await Agent(ScriptedModel(["x"])).run("Go.", **misspelt)
 
 
-async def test_the_same_key_and_input_are_the_same_run_in_memory_too() -> None:
+async def test_same_key_and_input_are_same_run_in_memory_too() -> None:
     agent = Agent(ScriptedModel(["x"]))
     async with Engine() as engine:
         first = await engine.start(agent, "Go.", key="k")
         assert (await engine.start(agent, "Go.", key="k")).id == first.id
 
 
-async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(tmp_path: Path) -> None:
+async def test_model_object_of_durable_agent_is_found_by_next_process(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="idempotent")
@@ -183,7 +183,7 @@ async def test_plain_text_keeps_its_fences() -> None:
     assert (await Agent(ScriptedModel([FENCED])).run("Go.")).text == FENCED
 
 
-async def test_the_end_of_a_turn_is_told_by_the_process_that_sees_it(tmp_path: Path) -> None:
+async def test_end_of_turn_is_told_by_process_that_sees_it(tmp_path: Path) -> None:
     begun = asyncio.Event()
     told: list[tuple[str, int]] = []
 

@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from weftline.behaviors import Behavior, ToolBudget
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.policies import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.runtime.model_calls.models import attempt_limit
+from weftline.spec import groups
 from weftline.testing import ScriptedModel, calls
-from weftline.wire.policy_model import PolicyModel
 
 from .kit import results_in, scripted
 
@@ -78,7 +78,7 @@ def offered(model: ScriptedModel) -> list[list[str]]:
 # Policies of agents and runs
 
 
-def test_the_policy_of_a_run_takes_the_place_of_its_agents() -> None:
+def test_policy_of_run_takes_place_of_its_agents() -> None:
     agent = Agent(
         "m",
         policy=Policy(max_tool_calls=10, time_budget_s=60, allowed_tags=["safe"], denied_tags=["slow"]),
@@ -111,7 +111,7 @@ def test_the_policy_of_a_run_takes_the_place_of_its_agents() -> None:
         restrict_to_tool="look",
         allowed_tags=("cheap",),
         denied_tags=("costly",),
-        tag_clauses=(TagClause(("a",), ("b",)),),
+        tag_clauses=(ClauseRule(("a",), ("b",)),),
     )
     assert not limits.interrupts_allowed
     assert limits.policy is not None
@@ -119,7 +119,7 @@ def test_the_policy_of_a_run_takes_the_place_of_its_agents() -> None:
     assert not limits.policy.allows("look", frozenset({"safe", "a"}))
 
 
-def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
+def test_none_or_zero_keeps_the_agents_value() -> None:
     agent = Agent("m", policy=Policy(max_tool_calls=10, time_budget_s=60))
     plan = plan_of(agent, code="a", model="m", messages=(), policy=Policy(max_tool_calls=0, time_budget_s=0.0))
     assert plan.limits.policy == PolicyRule(max_tool_calls=10, time_budget_us=60_000_000)
@@ -152,7 +152,7 @@ def test_a_value_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
         Policy(**wrong)
 
 
-def test_what_is_not_a_policy_is_refused() -> None:
+def test_value_that_is_not_a_policy_is_refused() -> None:
     nothing: Any = {}
     with pytest.raises(TypeError, match="must be a Policy"):
         Agent("m", policy=nothing)
@@ -204,7 +204,7 @@ async def test_a_run_can_be_restricted_to_one_tool() -> None:
 
 
 @pytest.mark.requirement("run.cap.tool_calls")
-async def test_the_final_turn_has_no_tools_and_the_result_carries_the_reason() -> None:
+async def test_final_turn_has_no_tools_and_result_carries_reason() -> None:
     agent, model = scripted(calls("look", x=1), both(calls("look", x=2), calls("look", x=3)), tools=[look])
     async with agent.stream("Go.", policy=Policy(max_tool_calls=2)) as run:
         events = [event async for event in run]
@@ -258,7 +258,7 @@ async def test_calls_that_loop_detection_skips_spend_none_of_the_cap() -> None:
 
 @pytest.mark.requirement("run.batch.deadline")
 @pytest.mark.requirement("run.time.budget")
-async def test_a_tool_that_is_at_work_when_the_time_is_up_is_cut_off() -> None:
+async def test_tool_at_work_at_timeout_is_cut() -> None:
     cut: list[str] = []
 
     @tool(effect="read", concurrent=True)
@@ -280,7 +280,7 @@ async def test_a_tool_that_is_at_work_when_the_time_is_up_is_cut_off() -> None:
 
 
 @pytest.mark.requirement("run.time.budget")
-async def test_a_model_that_is_still_answering_when_the_time_is_up_is_asked_for_its_last_word() -> None:
+async def test_model_still_answering_at_timeout_gets_a_last_turn() -> None:
     slow = SlowUntilItsLastWord(["Enough."])
     result = await Agent(slow).run("Go.", policy=Policy(time_budget_s=0.05))
     assert (result.status, result.reason, result.text) == ("succeeded", "time_budget", "Enough.")
@@ -288,7 +288,7 @@ async def test_a_model_that_is_still_answering_when_the_time_is_up_is_asked_for_
 
 
 @pytest.mark.requirement("run.time.grace")
-async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -> None:
+async def test_final_turn_that_never_answers_fails_run_with_its_reason() -> None:
     slow = ScriptedModel([SLOW, SLOW])
     with pytest.raises(RunFailed) as failed:
         await Agent(slow).run("Go.", policy=Policy(time_budget_s=0.03, finalizer_grace_s=0.03))
@@ -296,7 +296,7 @@ async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -
 
 
 @pytest.mark.requirement("run.time.plan_timeout")
-async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_again() -> None:
+async def test_slow_attempt_counts_as_timeout_and_is_retried() -> None:
     slow = ScriptedModel([SLOW, calls("look"), SLOW, "There."])
     async with asyncio.timeout(60), Engine() as engine:
         run = await engine.start(Agent(slow, tools=[look]), "Go.", policy=Policy(plan_timeout_s=1.0))
@@ -307,7 +307,7 @@ async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_
 
 
 @pytest.mark.requirement("run.time.plan_timeout")
-def test_a_policy_that_does_not_say_gives_a_model_call_two_minutes() -> None:
+def test_policy_that_does_not_say_gives_model_call_two_minutes() -> None:
     assert attempt_limit(PolicyRule(), 600.0) == (120.0, True)
     assert attempt_limit(PolicyRule(plan_timeout_us=130_000_000), 600.0) == (130.0, True)
     assert attempt_limit(PolicyRule(), 60.0) == (60.0, False)
@@ -315,7 +315,7 @@ def test_a_policy_that_does_not_say_gives_a_model_call_two_minutes() -> None:
 
 
 @pytest.mark.requirement("run.time.plan_timeout")
-async def test_attempts_are_repeated_within_the_time_budget_and_then_the_model_has_its_last_word() -> None:
+async def test_attempts_repeat_within_the_time_budget() -> None:
     slow = SlowUntilItsLastWord(["Enough."])
     agent = Agent(slow, limits=Limits(max_retries=1000))
     result = await agent.run("Go.", policy=Policy(plan_timeout_s=0.01, time_budget_s=2.0))
@@ -324,7 +324,7 @@ async def test_attempts_are_repeated_within_the_time_budget_and_then_the_model_h
 
 
 @pytest.mark.requirement("run.batch.isolated")
-async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense_is_an_error_of_its_own() -> None:
+async def test_policy_rule_that_fails_is_an_error_of_its_call() -> None:
     @tool(effect="read", concurrent=True)
     async def web_get() -> str:
         """Hangs."""
@@ -352,7 +352,7 @@ async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense
     assert (result.status, result.reason) == ("succeeded", "")
 
 
-async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> None:
+async def test_subagent_is_cancelled_when_time_of_its_parent_is_up() -> None:
     slow = Agent(ScriptedModel([SLOW] * 4), name="slow")
     agent, _ = scripted(calls("slow", task="Think."), tools=[slow.as_tool("Thinks.")])
     result = await agent.run("Go.", policy=Policy(time_budget_s=2.0))
@@ -363,7 +363,7 @@ async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> No
 # Engines
 
 
-async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop() -> None:
+async def test_plain_engine_may_block_and_asynchronous_one_is_on_loop() -> None:
     threads: list[int] = []
 
     def plain(turn: PolicyTurn) -> PolicyDecision:
@@ -382,7 +382,7 @@ async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop()
 
 
 @pytest.mark.requirement("run.policy.tightens")
-async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_later_turns() -> None:
+async def test_policy_engine_is_asked_once_per_turn() -> None:
     asked: list[PolicyTurn] = []
     seen: list[dict[str, str]] = []
 
@@ -414,7 +414,7 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
 
 
 @pytest.mark.requirement("run.policy.decision")
-async def test_an_engine_is_told_everything_and_its_decision_is_recorded_before_any_call_runs() -> None:
+async def test_policy_engine_decides_with_everything_before_any_call() -> None:
     asked: list[PolicyTurn] = []
     ran: list[int] = []
 
@@ -465,9 +465,7 @@ async def test_an_engine_is_told_everything_and_its_decision_is_recorded_before_
 
 @pytest.mark.requirement("run.policy.fail_closed")
 @pytest.mark.parametrize("wrong", [None, PolicyDecision(allowed_tools="look"), PolicyDecision(caps=Caps(-1)), "raise"])
-async def test_an_engine_that_fails_or_talks_nonsense_blocks_the_turn_and_is_logged(
-    wrong: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_nonsense_from_a_policy_engine_blocks_the_turn(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     turns: list[int] = []
 
     def engine(turn: PolicyTurn) -> Any:
@@ -477,7 +475,7 @@ async def test_an_engine_that_fails_or_talks_nonsense_blocks_the_turn_and_is_log
         return PolicyDecision() if turn.turn else wrong
 
     agent, _ = scripted(calls("look", x=1), calls("look", x=2), tools=[look], policy_engine=engine)
-    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.judging"):
+    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.consulting"):
         result = await agent.run("Go.")
     assert [call.how for call in result.calls] == ["blocked", "returned"]
     assert (turns, result.status) == ([0, 1], "succeeded")
@@ -509,7 +507,7 @@ async def test_the_basic_engine_goes_by_lists_and_a_block_wins() -> None:
 
 
 @pytest.mark.requirement("run.policy.basic")
-async def test_the_basic_engine_withholds_what_was_not_there_for_one_turn_and_labels_the_run() -> None:
+async def test_basic_engine_withholds_missing_tools_and_labels_runs() -> None:
     labels: list[dict[str, str]] = []
     basic = BasicPolicy(blocked_tools=["search"])
 
@@ -528,7 +526,7 @@ async def test_the_basic_engine_withholds_what_was_not_there_for_one_turn_and_la
 
 
 @pytest.mark.requirement("run.budget.counter")
-async def test_a_tool_has_one_budget_by_whatever_name_it_is_called_and_a_run_may_set_another() -> None:
+async def test_tool_has_one_budget_under_all_its_names() -> None:
     agent, _ = scripted(
         both(calls("Peek", x=1), calls("look", x=2), calls("Peek", x=3)),
         tools=[look],
@@ -540,8 +538,8 @@ async def test_a_tool_has_one_budget_by_whatever_name_it_is_called_and_a_run_may
     assert [call.how for call in own.calls].count("budget") == 2
 
 
-def test_the_page_about_policies_has_every_rule_in_python_and_over_http() -> None:
+def test_policy_page_has_every_rule_in_both_forms() -> None:
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
-    assert [*rows] == [field.name for field in fields(Policy)]
-    assert {*rows.values()} == {*PolicyModel.model_fields}
+    assert [*rows] == [*Policy.__struct_fields__]
+    assert {*rows.values()} == {*groups.Policy.__struct_encode_fields__}

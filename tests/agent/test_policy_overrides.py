@@ -17,11 +17,12 @@ from weftline.agent.planning.plans import plan_of
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.policies import Policy, TagClause
+from weftline.spec.door import parse_run
+from weftline.spec.merge import with_agent
+from weftline.spec.plan import plan_from_spec
 from weftline.testing import ScriptedModel
-from weftline.wire.agents import agent_spec_merge
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
 
 CLAUSE, WIRE_CLAUSE = TagClause(("a",), ("b",)), {"allowedAny": ["a"], "deniedAny": ["b"]}
 FIELDS: list[tuple[str, Any, Any, str, Any, Any, Any]] = [
@@ -53,7 +54,7 @@ FIELDS: list[tuple[str, Any, Any, str, Any, Any, Any]] = [
     ("restrict_to_tool", None, "look", "restrictToTool", None, "look", {"restrict_to_tool": "look"}),
     ("allowed_tags", None, ["a"], "allowedTags", None, ["a"], {"allowed_tags": ("a",)}),
     ("denied_tags", None, ["a"], "deniedTags", None, ["a"], {"denied_tags": ("a",)}),
-    ("tag_clauses", None, [CLAUSE], "tagClauses", None, [WIRE_CLAUSE], {"tag_clauses": (CLAUSE,)}),
+    ("tag_clauses", None, [CLAUSE], "tagClauses", None, [WIRE_CLAUSE], {"tag_clauses": (ClauseRule(("a",), ("b",)),)}),
     ("interrupts_allowed", None, False, "interruptsAllowed", None, False, {}),
 ]
 
@@ -80,11 +81,11 @@ def library(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits
 def http(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
     above = {} if agents is None else {"policy": agents}
     body = parse_run(encode({"prompt": "x"} | ({} if own is None else {"policy": own})))
-    return plan_from_spec(agent_spec_merge(encode(above), body.spec, replaces=True)).limits
+    return plan_from_spec(with_agent(encode(above), body.spec, replaces=True)).limits
 
 
 @pytest.mark.requirement("run.policy.overrides")
-async def test_a_run_has_a_policy_of_its_own_which_is_fixed_when_it_starts(tmp_path: Path) -> None:
+async def test_run_has_a_policy_fixed_at_its_start(tmp_path: Path) -> None:
     for name, agents, own, wire_name, wire_agents, wire_own, stored in FIELDS:
         rule = PolicyRule(**stored) if stored else None
         for limits_of, key, above, value in ((library, name, agents, own), (http, wire_name, wire_agents, wire_own)):

@@ -79,7 +79,7 @@ async def prefixes(place: Path, *, turned: bool) -> list[tuple[bytes, str | None
 
 
 @pytest.mark.requirement("loop.cache.stable_prefix")
-async def test_the_prefix_does_not_depend_on_who_answered_first_and_changes_once_for_a_found_tool(
+async def test_prefix_changes_only_once_for_a_found_tool(
     tmp_path: Path,
 ) -> None:
     one = await prefixes(shelf(tmp_path / "1", "alpha", "beta"), turned=False)
@@ -92,7 +92,7 @@ async def test_the_prefix_does_not_depend_on_who_answered_first_and_changes_once
 
 
 @pytest.mark.requirement("loop.cache.stable_prefix")
-async def test_the_prefix_of_a_run_is_the_same_after_a_restart(tmp_path: Path) -> None:
+async def test_prefix_of_run_is_same_after_restart(tmp_path: Path) -> None:
     place = shelf(tmp_path / "skills", "alpha", "beta")
     model = ScriptedModel([calls("ask_user", question="Well?"), "Done."])
 

@@ -78,7 +78,7 @@ def test_presets_compose_field_by_field(given_presets: list[Preset], cut: int) -
 
 
 @pytest.mark.requirement("loop.preset.fields", "loop.preset.compose_hooks")
-async def test_an_agent_is_made_of_its_preset_and_what_it_says_itself() -> None:
+async def test_agent_combines_its_preset_and_its_own_settings() -> None:
     seen: list[str] = []
     preset = compose_presets(
         Preset(name="one", hooks=watching(seen, "first"), tools=[named("a", says="old"), named("b", says="b")]),

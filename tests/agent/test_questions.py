@@ -44,7 +44,7 @@ async def code_of(said: Any) -> str:
 
 
 @pytest.mark.requirement("tool.ask_user.answer")
-async def test_several_questions_of_one_call_are_answered_together_one_by_one() -> None:
+async def test_several_questions_of_a_call_are_answered_together() -> None:
     agent, model = scripted(THREE, tools=[ask_user])
     async with Engine() as engine, agent.stream("Plan a trip.", engine=engine) as run:
         asked = await only(engine, run, model)
@@ -64,7 +64,7 @@ async def test_several_questions_of_one_call_are_answered_together_one_by_one() 
     [("Lyon, today, all.", "Lyon, today, all."), (None, prompts.people.no_answer("No time."))],
     ids=["in one text", "not at all"],
 )
-async def test_several_questions_are_answered_in_one_text_or_not_at_all(said: str | None, read: str) -> None:
+async def test_several_questions_take_one_text_or_none(said: str | None, read: str) -> None:
     agent, model = scripted(THREE, tools=[ask_user])
     async with Engine() as engine, agent.stream("Plan a trip.", engine=engine) as run:
         asked = await only(engine, run, model)
@@ -75,7 +75,7 @@ async def test_several_questions_are_answered_in_one_text_or_not_at_all(said: st
         assert results_in((await run.result()).messages) == [read]
 
 
-async def test_several_questions_are_asked_on_the_terminal_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_several_questions_are_asked_on_terminal_one_after_other(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter(["Lyon", "2", "A", "Lyon", ""])
     monkeypatch.setattr(builtins, "input", lambda _="": next(typed))
     agent, _ = scripted(THREE, THREE, tools=[ask_user])
@@ -85,7 +85,7 @@ async def test_several_questions_are_asked_on_the_terminal_one_after_the_other(m
     assert refused == prompts.people.NO_ANSWER
 
 
-async def test_a_hook_that_answers_too_few_questions_fails_and_so_denies() -> None:
+async def test_hook_that_answers_too_few_questions_fails_and_so_denies() -> None:
     agent, _ = scripted(THREE, tools=[ask_user])
     agent.on(AwaitGate)(lambda gate: gate.answer([part.prompt for part in gate.parts][:1]))
     result = await agent.run("Plan a trip.")
@@ -107,9 +107,7 @@ PLAN = calls("present_plan", plan="1. Burn it.")
     ],
 )
 @pytest.mark.parametrize("by_hook", [False, True])
-async def test_a_plan_is_approved_as_it_is_or_as_a_person_has_changed_it(
-    verdict: dict[str, Any], read: str, by_hook: bool
-) -> None:
+async def test_plan_is_approved_as_it_is_or_edited(verdict: dict[str, Any], read: str, by_hook: bool) -> None:
     agent, model = scripted(PLAN, tools=[present_plan])
     if by_hook:
         args, comment = verdict.get("args"), verdict.get("comment", "")
@@ -150,7 +148,7 @@ async def test_whoever_decides_after_somebody_else_hears_who_it_was() -> None:
         await run.result()
 
 
-async def test_answers_through_the_library_are_no_larger_than_those_over_http() -> None:
+async def test_answers_through_library_are_no_larger_than_those_over_http() -> None:
     assert (MAX_VALUE_BYTES, MAX_REASON_CHARS) == (MAX_RESULT_BYTES, MAX_ERROR_BYTES)
     agent, model = scripted(calls("ask_user", question="Why?"), tools=[ask_user])
     async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
@@ -161,7 +159,7 @@ async def test_answers_through_the_library_are_no_larger_than_those_over_http() 
         await run.result()
 
 
-def test_a_confirmation_that_names_no_argument_is_refused_when_the_tool_is_made() -> None:
+def test_confirmation_without_an_argument_is_refused_at_definition() -> None:
     with pytest.raises(ValueError, match=r"not an argument.*amount"):
 
         @tool(confirm="Pay {amuont}?")

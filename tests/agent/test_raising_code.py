@@ -461,7 +461,7 @@ PLACES: Mapping[str, tuple[Callable[[Raises], Made], str]] = {
 
 @each_error
 @pytest.mark.parametrize("place", PLACES)
-def test_what_an_agents_code_raises_fails_its_own_call_or_run_alone(place: str, error: type[BaseException]) -> None:
+def test_agent_exception_fails_only_its_call_or_run(place: str, error: type[BaseException]) -> None:
     made, expected = PLACES[place]
     assert kept(outcome(made(raising(error)))) == expected
 
@@ -499,7 +499,7 @@ def test_a_reconcile_that_raises_leaves_the_call_in_doubt(tmp_path: Path, error:
 
 
 @each_error
-def test_a_validator_that_raises_for_a_persons_arguments_leaves_the_question_open(error: type[BaseException]) -> None:
+def test_validator_that_raises_for_persons_arguments_leaves_question_open(error: type[BaseException]) -> None:
     raises = raising(error)
 
     def checked(amount: int) -> int:
@@ -524,7 +524,7 @@ def test_a_validator_that_raises_for_a_persons_arguments_leaves_the_question_ope
 
 
 @each_error
-def test_a_validator_that_raises_for_a_persons_answer_leaves_the_question_open(error: type[BaseException]) -> None:
+def test_validator_that_raises_for_persons_answer_leaves_question_open(error: type[BaseException]) -> None:
     raises = raising(error)
 
     def checked(value: int) -> int:

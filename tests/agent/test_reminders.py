@@ -39,7 +39,7 @@ def read(request: ModelRequest) -> str:
 
 
 @pytest.mark.requirement("run.reminder.schedule")
-async def test_a_reminder_comes_as_often_as_it_may_and_its_counters_survive_a_restart(tmp_path: Path) -> None:
+async def test_reminder_frequency_and_counters_survive_a_restart(tmp_path: Path) -> None:
     given = [
         Reminder(id="b", text="!b", max_per_run=2),
         Reminder(id="c", text="!c", min_turns_between=2, max_per_run=2),
@@ -106,7 +106,7 @@ async def restarted(folder: Path) -> None:
 
 
 @pytest.mark.requirement("run.reminder.placement")
-async def test_reminders_stand_in_the_request_only_and_beside_the_last_message() -> None:
+async def test_reminders_stand_in_request_only_and_beside_last_message() -> None:
     given = [
         Reminder(id="start", text="Be kind.", attachment="run_start"),
         Reminder(id="turn", text="Be brief."),
@@ -151,7 +151,7 @@ def test_a_reminder_that_makes_no_sense_is_refused(wrong: dict[str, Any], words:
     assert str(refused.value) == words
 
 
-async def test_what_is_not_a_list_of_reminders_is_refused() -> None:
+async def test_value_that_is_not_a_reminder_list_is_refused() -> None:
     one = Reminder(id="a", text="b")
     async with Engine() as engine:
         for wrong in ([one, one], ["text"], one, [Reminder(id=str(n), text="x") for n in range(65)]):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from weftline import Agent, skills, tool
-from weftline.agent.requests.pairs import repaired
+from weftline.agent.requests.shaping import repaired
 from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.agent.running.aliases import Aliases, check_names
 from weftline.behaviors import Behavior
@@ -88,7 +88,7 @@ def test_compaction_keeps_pairs_whole_and_touches_old_results_only(
 
 @pytest.mark.requirement("loop.compact.stale_reads")
 @given(conversations())
-def test_only_reads_of_files_that_were_changed_later_are_left_out(messages: list[Message]) -> None:
+def test_only_reads_of_changed_files_are_omitted(messages: list[Message]) -> None:
     found = list(without_stale_reads(messages))
     assert shape_of(found) == shape_of(messages)
     before = {one.id: one for message in messages if isinstance(message, ToolResults) for one in message.results}
@@ -161,7 +161,7 @@ def test_recent_turns_keep_pairs_whole_and_the_newest_turn(messages: list[Messag
 
 
 @pytest.mark.requirement("run.history.keep_recent")
-async def test_requests_have_the_recent_turns_and_the_stored_conversation_has_all() -> None:
+async def test_requests_have_recent_turns_and_stored_conversation_has_all() -> None:
     agent, model = scripted(
         *[calls("look", size=n) for n in range(4)], tools=[look], behavior=Behavior(keep_recent_turns=2)
     )
@@ -177,7 +177,7 @@ async def test_requests_have_the_recent_turns_and_the_stored_conversation_has_al
 
 
 @pytest.mark.requirement("skill.active.kept")
-async def test_what_an_active_skill_says_stays_whole(tmp_path: Any) -> None:
+async def test_active_skill_text_stays_whole(tmp_path: Any) -> None:
     long = Skill(name="long", description="Long.", body="Word. " * 500)
     behavior = Behavior(
         compact_strategy="tail",
@@ -291,7 +291,7 @@ async def test_two_tools_under_one_wire_name_are_refused() -> None:
     assert model.requests == []
 
 
-async def test_what_a_provider_keeps_is_kept_under_aliases_too() -> None:
+async def test_provider_data_is_kept_under_aliases_too() -> None:
     names = Aliases({"look": "See"})
     messages: list[Message] = [User.of("Hi.")]
     request = ModelRequest("m", messages)

@@ -19,7 +19,7 @@ from weftline.agent.engine.in_memory import in_memory
 from weftline.agent.running import deps as deps_of_runs
 from weftline.hooks import RunEnded, ToolGate
 from weftline.runs import AgentFailed, RunInfo
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -59,7 +59,7 @@ async def test_a_start_that_is_cancelled_leaves_no_run_behind() -> None:
     assert engine.agents == {}
 
 
-async def test_a_start_that_is_cancelled_on_another_loop_leaves_no_run_behind() -> None:
+async def test_start_cancelled_on_another_loop_leaves_no_run() -> None:
     never = asyncio.Event()
 
     @tool
@@ -156,7 +156,7 @@ async def test_deps_are_left_with_what_the_run_ended_with(ends: str) -> None:
             assert error is None
 
 
-async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
+async def test_engine_that_is_closed_leaves_deps_of_its_runs() -> None:
     told: list[str] = []
     begun = asyncio.Event()
 
@@ -179,11 +179,11 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
     assert told == ["entered", "left"]
 
 
-async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_when_it_is_back(
+async def test_deps_close_when_a_run_parks_and_return_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(holding, "KEEP_S", 0.01)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.01)
     told: list[str] = []
     left = asyncio.Event()
 
@@ -215,18 +215,16 @@ async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_w
     assert told == ["entered", "left"] * 2
 
 
-async def test_deps_that_are_made_for_an_answer_are_those_of_the_run_however_long_they_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deps_of_an_answer_belong_to_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run stays in memory until they are made."""
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(holding, "KEEP_S", 0.001)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.001)
     told: list[str] = []
 
     @asynccontextmanager
     async def database(run: RunInfo) -> AsyncGenerator[str]:
         if told:
-            await asyncio.sleep(100 * idle_runs.KEEP_S)
+            await asyncio.sleep(100 * holding.KEEP_S)
         told.append("entered")
         yield "db"
         told.append("left")
@@ -248,7 +246,7 @@ async def test_deps_that_are_made_for_an_answer_are_those_of_the_run_however_lon
     assert told == ["entered", "left"] * 2
 
 
-async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -> None:
+async def test_deps_interrupted_by_a_cancel_are_undone() -> None:
     begun = asyncio.Event()
     undone: list[str] = []
 
@@ -267,7 +265,7 @@ async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -
     assert (await run.result()).status == "cancelled"
 
 
-async def test_deps_that_are_being_made_when_the_engine_is_closed_have_not_failed(
+async def test_deps_interrupted_by_engine_close_have_not_failed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, may_open = asyncio.Event(), asyncio.Event()
@@ -292,7 +290,7 @@ async def test_deps_that_are_being_made_when_the_engine_is_closed_have_not_faile
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.running.teardown.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.running.deps.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []
@@ -349,7 +347,7 @@ async def test_deps_that_fail_while_they_are_used_fail_the_run() -> None:
 
 
 @pytest.mark.parametrize("where", ["enter", "made", "instructions"])
-async def test_a_fault_of_the_agents_own_code_has_its_class_its_words_and_its_cause(where: str) -> None:
+async def test_fault_of_agent_code_has_class_words_and_cause(where: str) -> None:
     @asynccontextmanager
     async def database(run: RunInfo) -> AsyncGenerator[str]:
         if where == "enter":
@@ -374,7 +372,7 @@ async def test_a_fault_of_the_agents_own_code_has_its_class_its_words_and_its_ca
     assert model.requests == []
 
 
-async def test_what_is_not_a_tool_is_refused_when_it_is_given() -> None:
+async def test_value_that_is_not_a_tool_is_refused() -> None:
     with pytest.raises(TypeError, match="neither a tool nor a function"):
         Agent(ScriptedModel(["x"]), tools=[7])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
@@ -432,7 +430,7 @@ def test_the_engine_of_runs_without_one_goes_with_its_loop() -> None:
     assert found[0]() is None
 
 
-async def test_a_gate_that_is_being_asked_when_the_run_is_paused_is_not_asked_again() -> None:
+async def test_gate_interrupted_by_a_pause_is_not_asked_again() -> None:
     asked: list[str] = []
     both, go_on = asyncio.Event(), asyncio.Event()
     turn = calls(("look", {"at": "a"}), ("look", {"at": "b"}))
@@ -455,7 +453,7 @@ async def test_a_gate_that_is_being_asked_when_the_run_is_paused_is_not_asked_ag
     assert [call.result for call in result.calls] == ["a: seen", "b: seen"]
 
 
-async def test_a_limit_on_costs_that_cannot_hold_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_limit_on_costs_that_cannot_hold_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     class Lab(ScriptedModel):
         @property
         def name(self) -> str:

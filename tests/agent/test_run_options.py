@@ -61,7 +61,7 @@ def offered(request: ModelRequest) -> list[str]:
 
 
 @pytest.mark.requirement("loop.agent.run_options")
-async def test_each_option_of_a_run_goes_before_the_agents_own_and_ends_with_the_run() -> None:
+async def test_run_options_override_the_agents_for_that_run() -> None:
     own, other = ScriptedModel(["Own.", "Own again."]), ScriptedModel(["Other."])
     agent = Agent(own, instructions="Be brief.", tools=[weather], settings=Settings(reasoning="low"))
     heard: list[int] = []
@@ -94,7 +94,7 @@ async def test_each_option_of_a_run_goes_before_the_agents_own_and_ends_with_the
 
 
 @pytest.mark.requirement("loop.agent.run_options")
-async def test_a_run_is_cancelled_by_the_task_that_awaits_it_in_place_of_a_signal() -> None:
+async def test_run_is_cancelled_by_its_awaiting_task_on_a_signal() -> None:
     begun = asyncio.Event()
 
     @tool
@@ -112,7 +112,7 @@ async def test_a_run_is_cancelled_by_the_task_that_awaits_it_in_place_of_a_signa
         await running
 
 
-async def test_instructions_of_a_run_may_be_made_by_a_function_that_sees_its_deps() -> None:
+async def test_run_instructions_may_come_from_a_function_of_deps() -> None:
     model = ScriptedModel(["Yes."])
 
     def instructed(context: RunContext[str]) -> str:
@@ -122,7 +122,7 @@ async def test_instructions_of_a_run_may_be_made_by_a_function_that_sees_its_dep
     assert model.requests[0].system == "You work for acme."
 
 
-async def test_a_set_of_tools_that_comes_with_a_run_is_closed_when_the_last_such_run_is_over() -> None:
+async def test_toolset_of_a_run_closes_with_the_last_such_run() -> None:
     kit, own = Kit(weather), Kit(news)
     agent = Agent(ScriptedModel(["One.", "Two."]), tools=[own])
     async with Engine() as engine:
@@ -142,14 +142,14 @@ async def test_other_tools_are_another_input_under_the_same_key() -> None:
         await run.result()
 
 
-def test_tools_of_a_run_are_checked_as_those_of_an_agent() -> None:
+def test_tools_of_run_are_checked_as_those_of_agent() -> None:
     agent = Agent(ScriptedModel(["Done."]))
     with pytest.raises(ValueError, match="two tools"):
         agent.run_sync("Go.", tools=[weather, weather])
 
 
 @pytest.mark.requirement("loop.agent.run_options")
-async def test_what_a_durable_run_was_given_is_there_in_the_next_process_too(tmp_path: Path) -> None:
+async def test_options_of_a_durable_run_survive_in_the_next_process(tmp_path: Path) -> None:
     model = ScriptedModel([calls("ask_user", question="Where?"), "Sunny."])
     agent = Agent("lab:script", name="forecast", instructions="Be brief.", tools=[ask_user, weather, Kit(news)])
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
@@ -164,7 +164,7 @@ async def test_what_a_durable_run_was_given_is_there_in_the_next_process_too(tmp
     assert [(one.system, offered(one)) for one in model.requests] == [("Be long.", ["ask_user"])] * 2
 
 
-async def test_a_durable_run_has_some_of_its_agents_tools_and_opens_only_what_it_has(tmp_path: Path) -> None:
+async def test_durable_run_opens_only_some_of_its_agents_tools(tmp_path: Path) -> None:
     def plain() -> str:
         """A function."""
         return ""
@@ -183,7 +183,7 @@ async def test_a_durable_run_has_some_of_its_agents_tools_and_opens_only_what_it
     assert [offered(one) for one in model.requests] == [[], ["plain", "news"], ["weather", "plain", "news"]]
 
 
-async def test_a_durable_run_has_the_tools_of_one_server_and_does_not_connect_to_another(tmp_path: Path) -> None:
+async def test_durable_run_connects_only_to_its_own_tool_server(tmp_path: Path) -> None:
     @tool(effect="read", name="docs__find")
     def find() -> str:
         """Finds."""
@@ -203,7 +203,7 @@ async def test_a_durable_run_has_the_tools_of_one_server_and_does_not_connect_to
 
 
 @pytest.mark.requirement("loop.agent.lazy_init")
-async def test_an_agent_opens_nothing_until_it_is_needed_and_then_everything_once(tmp_path: Path) -> None:
+async def test_agent_opens_everything_once_on_demand(tmp_path: Path) -> None:
     kit = Kit(news)
     agent = Agent(ScriptedModel(["One.", "Two.", "Three."]), tools=[kit, weather])
     assert kit.opened == 0
@@ -242,7 +242,7 @@ class Place(ProcessContext):
 
 
 @pytest.mark.requirement("loop.agent.lazy_init")
-async def test_an_execution_context_is_entered_by_the_first_run_and_used_by_the_next(tmp_path: Path) -> None:
+async def test_execution_context_is_reused_by_the_next_run(tmp_path: Path) -> None:
     place = Place()
     agent = Agent(ScriptedModel([calls("list_files"), "Done."]), tools=[files(tmp_path, context=place)])
     async with Engine() as engine:
@@ -254,7 +254,7 @@ async def test_an_execution_context_is_entered_by_the_first_run_and_used_by_the_
 
 
 @pytest.mark.requirement("loop.agent.lazy_init")
-async def test_skills_are_looked_for_by_the_first_run_and_not_again(tmp_path: Path) -> None:
+async def test_skills_are_looked_for_by_first_run_and_not_again(tmp_path: Path) -> None:
     model = ScriptedModel(["One.", "Two."])
     agent = Agent(model, tools=[skills(tmp_path)])
     write_skill(tmp_path, "tea")
@@ -267,7 +267,7 @@ async def test_skills_are_looked_for_by_the_first_run_and_not_again(tmp_path: Pa
 
 
 @pytest.mark.requirement("loop.agent.lazy_init")
-async def test_a_warm_up_without_an_engine_is_for_the_runs_in_memory() -> None:
+async def test_warm_up_without_engine_is_for_runs_in_memory() -> None:
     kit = Kit(news)
     agent = Agent(ScriptedModel(["One."]), tools=[kit])
     await agent.warmup()
@@ -290,7 +290,7 @@ class Held(Kit):
 
 
 @pytest.mark.requirement("loop.agent.eager")
-async def test_an_eager_agent_is_opened_with_its_engine_and_its_first_run_waits_for_that() -> None:
+async def test_eager_agent_opens_with_its_engine_before_its_run() -> None:
     kit, late = Held(news), Held(weather)
     model = ScriptedModel(["One.", "Two."])
     agent = Agent(model, name="first", tools=[kit], eager=True)
@@ -319,7 +319,7 @@ class Server(Kit):
 
 
 @pytest.mark.requirement("loop.agent.eager")
-async def test_the_hooks_of_an_eager_agent_hear_of_its_servers_before_any_run() -> None:
+async def test_eager_agent_hooks_see_its_servers_before_runs() -> None:
     heard: list[str] = []
     connected = asyncio.Event()
 
@@ -334,7 +334,7 @@ async def test_the_hooks_of_an_eager_agent_hear_of_its_servers_before_any_run() 
     assert (heard, server.opened) == (["docs"], 1)
 
 
-async def test_a_set_of_tools_that_an_eager_agent_could_not_open_is_tried_again_by_its_run() -> None:
+async def test_toolset_an_eager_agent_missed_is_opened_by_its_run() -> None:
     class Shy(Kit):
         async def open(self) -> Sequence[Tool]:
             tools = await super().open()
@@ -351,7 +351,7 @@ async def test_a_set_of_tools_that_an_eager_agent_could_not_open_is_tried_again_
     assert shy.opened == 2
 
 
-async def test_a_call_under_a_key_is_the_same_after_a_deployment_that_changed_the_agent(tmp_path: Path) -> None:
+async def test_call_under_key_is_same_after_deployment_that_changed_agent(tmp_path: Path) -> None:
     before = Agent(ScriptedModel(["Done."]), name="keyed", instructions="Be brief.")
     async with Engine(tmp_path, agents=[before]) as engine:
         first = await engine.start(before, "Go.", key="k", policy=Policy(max_tool_calls=3))

@@ -76,7 +76,7 @@ async def answer_questions(engine: Engine, run: Run[Any], events: AsyncIterator[
 @pytest.mark.requirement("run.event.sequences")
 @pytest.mark.parametrize("name", [*AGENTS, "external tools"])
 @pytest.mark.parametrize("where", ["memory", "sqlite"])
-async def test_the_entries_of_a_reference_run_come_in_the_documented_order(
+async def test_entries_of_reference_run_come_in_documented_order(
     name: str, where: str, tmp_path: Path, project_root: Path
 ) -> None:
     models = Catalog()

@@ -67,7 +67,7 @@ def read(messages: Sequence[Message]) -> list[Any]:
 
 
 @pytest.mark.requirement("run.result.size_limit")
-async def test_a_larger_success_reaches_the_model_as_a_preview_on_every_turn_and_in_every_process(
+async def test_larger_success_is_previewed_on_every_turn_and_process(
     tmp_path: Path,
 ) -> None:
     turns = [
@@ -130,7 +130,7 @@ async def test_it_is_off_by_default() -> None:
     assert len(results_in(model.requests[1].messages)[0]) == 200_000
 
 
-async def test_what_is_not_a_text_stays() -> None:
+async def test_value_that_is_not_a_text_stays() -> None:
     model = ScriptedModel([calls("draw"), "Done."])
     await Agent(model, tools=[draw], behavior=Behavior(model_result_limit_bytes=LIMIT)).run("Go.")
     message = model.requests[1].messages[-1]

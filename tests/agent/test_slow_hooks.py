@@ -15,7 +15,7 @@ from weftline.testing import ScriptedModel
 PATIENCE_S = 60
 
 
-async def test_a_call_that_ends_while_a_hook_is_at_work_is_not_made_again() -> None:
+async def test_call_that_ends_during_a_hook_is_not_repeated() -> None:
     began, hooked, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     starts: list[str] = []
 
@@ -58,7 +58,7 @@ async def test_a_call_that_ends_while_a_hook_is_at_work_is_not_made_again() -> N
     assert [(call.name, call.how) for call in result.calls] == [("pay", "returned"), ("look", "budget")]
 
 
-async def test_a_command_that_fails_while_a_hook_is_at_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_that_fails_while_hook_is_at_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would wake the driver any more."""
     began, hooked, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
     run_tool = carrying.run_tool

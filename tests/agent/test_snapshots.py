@@ -79,7 +79,7 @@ async def test_a_snapshot_has_the_run_as_it_stands(tmp_path: Path) -> None:
 
 
 @given(histories)
-def test_at_any_moment_it_has_the_open_questions_and_the_calls_so_far(history: History) -> None:
+def test_state_has_open_questions_and_calls_at_any_moment(history: History) -> None:
     fold, open_awaits, announced, closed = SnapshotFold(RunFacts("run_1")), list[str](), set[str](), set[str]()
     for seq, entry in enumerate(lived(history).entries, 1):
         fold.take(entry.head, entry.body, seq=seq, at=entry.at)

@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 @pytest.mark.requirement("run.status.values")
-async def test_a_run_is_queued_running_paused_and_has_ended_one_way() -> None:
+async def test_run_is_queued_running_paused_and_has_ended_one_way() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -69,7 +69,7 @@ async def test_a_run_is_queued_running_paused_and_has_ended_one_way() -> None:
 
 @pytest.mark.requirement("run.log.read")
 @pytest.mark.parametrize("limit", [1, 2, 7, 1000])
-async def test_a_log_is_read_in_pages_and_then_followed_without_a_gap(limit: int, tmp_path: Path) -> None:
+async def test_log_is_read_in_pages_and_then_followed_without_gap(limit: int, tmp_path: Path) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -121,7 +121,7 @@ class Refusing(ScriptedModel):
 
 
 @pytest.mark.requirement("run.end.classes")
-async def test_a_run_ends_in_one_of_three_ways_and_a_failed_one_keeps_what_its_provider_said() -> None:
+async def test_run_ends_in_one_of_three_ways() -> None:
     begun = asyncio.Event()
 
     @tool(effect="read")

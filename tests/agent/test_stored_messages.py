@@ -37,7 +37,7 @@ class Held:
 
 @pytest.mark.requirement("loop.thread.saved")
 @pytest.mark.parametrize("durable", [False, True])
-async def test_each_message_can_be_read_from_the_end_of_its_turn_on(tmp_path: Path, durable: bool) -> None:
+async def test_message_can_be_read_when_its_turn_ends(tmp_path: Path, durable: bool) -> None:
     held = Held()
     model = ScriptedModel([calls("hold"), "Done."])
     agent = Agent("lab:script", name="holding", tools=[held.tool])
@@ -62,7 +62,7 @@ async def test_each_message_can_be_read_from_the_end_of_its_turn_on(tmp_path: Pa
 
 
 @pytest.mark.requirement("loop.thread.saved")
-async def test_a_run_is_recorded_as_begun_and_then_as_it_ended() -> None:
+async def test_run_is_recorded_as_begun_and_then_as_it_ended() -> None:
     held = Held()
     agent = Agent(ScriptedModel([calls("hold"), "Done."]), tools=[held.tool])
     async with Engine() as engine:

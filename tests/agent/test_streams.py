@@ -54,7 +54,7 @@ async def taken(events: AsyncIterator[AnyEvent], cursor: dict[str, int], count: 
 
 @pytest.mark.requirement("run.log.tree")
 @pytest.mark.parametrize("step", [1, 4, 7])
-async def test_a_run_with_all_below_it_is_one_stream_that_goes_on_from_a_cursor(step: int) -> None:
+async def test_run_with_its_children_is_one_resumable_stream(step: int) -> None:
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
         run = await engine.start(nested(), "Go.")
         cursor: dict[str, int] = {}
@@ -72,7 +72,7 @@ async def test_a_run_with_all_below_it_is_one_stream_that_goes_on_from_a_cursor(
 
 
 @pytest.mark.requirement("run.log.tree")
-async def test_all_runs_of_a_thread_are_one_stream_that_goes_on_with_later_ones() -> None:
+async def test_runs_of_a_thread_are_one_continuing_stream() -> None:
     agent = nested()
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
         thread = engine.thread("t")
@@ -99,7 +99,7 @@ async def test_all_runs_of_a_thread_are_one_stream_that_goes_on_with_later_ones(
 
 
 @pytest.mark.requirement("run.event.observers")
-async def test_observers_get_every_entry_of_every_run_and_one_that_fails_harms_nobody(
+async def test_observers_get_every_entry_and_failing_ones_harm_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "weftline")

@@ -35,7 +35,7 @@ from weftline.policies import Policy
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids, recovery
-from weftline.runtime.fleet import dispatcher
+from weftline.runtime.fleet import driving
 from weftline.runtime.fleet.lineage import Lineage
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -77,7 +77,7 @@ async def children_of(engine: Engine, run_id: str) -> list[str]:
 
 
 @pytest.mark.requirement("loop.spawn.inherit")
-async def test_a_subagent_starts_from_its_task_alone_and_only_its_answer_enters_the_conversation() -> None:
+async def test_subagent_sees_its_task_and_returns_only_its_answer() -> None:
     inner = ScriptedModel(["42."])
     researcher = Agent(inner, name="researcher", instructions="You dig.")
     outer = ScriptedModel([calls("researcher", task="Why?"), "Because of 42."])
@@ -165,7 +165,7 @@ async def test_a_copy_can_be_restricted_and_given_other_instructions() -> None:
 
 
 @pytest.mark.requirement("loop.spawn.result", "loop.agent.result")
-async def test_the_result_has_a_header_and_usage_rolls_up_once_from_every_depth() -> None:
+async def test_result_has_a_header_and_rolled_up_usage() -> None:
     def turn(words: Any, tokens: int) -> dict[str, Any]:
         said = {"text": words} if isinstance(words, str) else words
         return {**said, "usage": {"input": tokens, "output": 1}}
@@ -187,7 +187,7 @@ async def test_the_result_has_a_header_and_usage_rolls_up_once_from_every_depth(
 
 
 @pytest.mark.requirement("run.usage.rollup")
-async def test_a_run_reports_its_own_usage_and_the_total_with_all_below_it(tmp_path: Path) -> None:
+async def test_run_reports_its_own_usage_and_the_total(tmp_path: Path) -> None:
     def turn(words: Any, tokens: int) -> dict[str, Any]:
         said = {"text": words} if isinstance(words, str) else words
         return {**said, "usage": {"input": tokens, "output": 1}}
@@ -245,7 +245,7 @@ async def test_a_subagent_beyond_the_depth_is_refused_with_a_text() -> None:
     assert (refused.results[0].is_error, refused.results[0].parts[0]) == (True, Text(prompts.subagents.too_deep(2)))
 
 
-async def test_a_subagent_of_its_own_ideas_does_not_go_deeper_than_its_parent_allows() -> None:
+async def test_spawned_subagent_respects_its_parents_depth() -> None:
     model = ByTask({"Go.": [calls("deep", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."]})
     deep = Agent(model, name="deep", tools=[spawn()], limits=Limits(max_depth=99))
     await Agent(model, tools=[deep.as_tool("Goes deep.")], limits=Limits(max_depth=1)).run("Go.")
@@ -282,7 +282,7 @@ async def test_a_parent_that_waits_takes_no_place_from_its_children() -> None:
 
 
 @pytest.mark.requirement("loop.spawn.hooks")
-async def test_hooks_hear_of_subagents_and_a_failed_one_is_an_error_result() -> None:
+async def test_hooks_hear_of_subagents_and_failed_one_is_error_result() -> None:
     told: list[str] = []
     model = ByTask(
         {
@@ -324,7 +324,7 @@ async def test_hooks_hear_of_subagents_and_a_failed_one_is_an_error_result() -> 
 
 
 @pytest.mark.requirement("loop.spawn.bubble")
-async def test_what_happens_in_children_of_any_depth_reaches_the_hooks_above_them() -> None:
+async def test_events_of_nested_children_reach_hooks_above() -> None:
     @tool(effect="read")
     def look() -> str:
         """Looks."""
@@ -356,7 +356,7 @@ async def test_what_happens_in_children_of_any_depth_reaches_the_hooks_above_the
 
 @pytest.mark.requirement("loop.spawn.bubble")
 @pytest.mark.parametrize("does", ["block", "answer", "raise", "change"])
-async def test_a_gate_above_decides_on_a_childs_call_as_its_own_gate_could(does: str) -> None:
+async def test_gate_above_decides_on_a_childs_call(does: str) -> None:
     @tool(effect="once")
     def pay(amount: int) -> str:
         """Pays."""
@@ -503,7 +503,7 @@ def nested(hanging: Hanging) -> tuple[Agent, ByTask]:
 
 @pytest.mark.requirement("loop.abort.at_once")
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_cancel_reaches_children_at_every_depth_before_the_parent_ends(durable: bool, tmp_path: Path) -> None:
+async def test_cancel_reaches_children_at_every_depth_before_parent_ends(durable: bool, tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
@@ -541,7 +541,7 @@ async def test_leaving_a_run_in_memory_ends_its_children_too() -> None:
     assert hanging.stopped == 1
 
 
-async def test_a_cancelled_child_is_an_error_result_and_its_parent_goes_on(tmp_path: Path) -> None:
+async def test_cancelled_child_is_error_result_and_its_parent_goes_on(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
@@ -581,7 +581,7 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
     assert len(model.requests) == before + 3
 
 
-async def test_a_pause_in_the_middle_of_a_resume_pauses_all_of_them_or_none(tmp_path: Path) -> None:
+async def test_pause_during_a_resume_pauses_all_or_none(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
@@ -612,9 +612,7 @@ async def test_a_resume_that_got_no_answer_can_be_sent_again(tmp_path: Path) -> 
         assert (await run.result()).text == "Top."
 
 
-async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_children_of_an_abandoned_run_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would read what they come to, and they may wait for ever."""
     monkeypatch.setattr(recovery, "RETRY_S", 0.0)
 
@@ -629,7 +627,7 @@ async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
         run = await engine.start(agent, "Go.")
         await hanging.begun.wait()
         (child,) = await children_of_running(engine, run.id)
-        monkeypatch.setattr(dispatcher, "decide", buggy)
+        monkeypatch.setattr(driving, "decide", buggy)
         await run.follow_up("Are you there?")
         with pytest.raises(RunFailed):
             await run.result()
@@ -640,7 +638,7 @@ async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
 # Surviving
 
 
-async def test_children_go_on_in_the_next_process_and_nothing_is_done_twice(tmp_path: Path) -> None:
+async def test_children_continue_in_the_next_process_without_repeats(tmp_path: Path) -> None:
     first = Hanging()
     agent, model = nested(first)
     async with asyncio.timeout(PATIENCE_S):
@@ -658,7 +656,7 @@ async def test_children_go_on_in_the_next_process_and_nothing_is_done_twice(tmp_
     assert asked(model.requests) == ["Go.", "1", "2", "2", "1", "Go."]
 
 
-async def test_a_parent_is_unattended_until_the_first_note_about_its_child_in_the_next_process(tmp_path: Path) -> None:
+async def test_parent_is_unattended_until_its_childs_first_note(tmp_path: Path) -> None:
     """The note makes the row that of the new process, which nobody could tell from one that was there all the time."""
 
     def both(hanging: Hanging) -> tuple[Agent, ByTask]:
@@ -682,7 +680,7 @@ async def test_a_parent_is_unattended_until_the_first_note_about_its_child_in_th
     assert len(notes) == 2 and "run.unattended" in kinds[notes[0] : notes[1]]
 
 
-async def test_a_parent_that_is_not_in_memory_hears_of_its_childs_end(tmp_path: Path) -> None:
+async def test_parent_outside_memory_is_notified_of_its_childs_end(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
@@ -699,7 +697,7 @@ async def test_a_parent_that_is_not_in_memory_hears_of_its_childs_end(tmp_path: 
     assert [call.result for call in result.calls] == [prompts.subagents.child_cancelled("spawn")]
 
 
-async def test_a_subagent_that_is_gone_fails_with_a_reason_and_its_parent_goes_on(tmp_path: Path) -> None:
+async def test_missing_subagent_fails_with_a_reason(tmp_path: Path) -> None:
     hanging = Hanging()
     worker = Agent("lab:script", name="worker", tools=[hanging.tool])
     model = ByTask({"Go.": [calls("worker", task="1"), "Top."], "1": [calls("hang"), "One."]})
@@ -716,7 +714,7 @@ async def test_a_subagent_that_is_gone_fails_with_a_reason_and_its_parent_goes_o
     assert "no subagent 'worker' any more" in result.calls[0].result
 
 
-async def test_a_subagent_without_deps_of_its_own_gets_those_of_its_parent() -> None:
+async def test_subagent_without_deps_gets_those_of_its_parent() -> None:
     @tool(effect="read")
     def whose(context: ToolContext[str]) -> str:
         """Says whose it is."""
@@ -729,7 +727,7 @@ async def test_a_subagent_without_deps_of_its_own_gets_those_of_its_parent() -> 
     assert isinstance(found, ToolResults) and found.results[0].parts == (Text("acme"),)
 
 
-async def test_a_subagent_that_needs_other_deps_than_its_parent_has_fails_with_a_reason() -> None:
+async def test_subagent_with_other_deps_fails_with_a_reason() -> None:
     worker = Agent(ScriptedModel(["Never."]), name="worker", deps=str)
     model = ScriptedModel([calls("worker", task="1"), "Top."])
     tools = [worker.as_tool("Works.")]
@@ -750,7 +748,7 @@ async def test_a_subagent_whose_model_is_missing_is_an_error_result() -> None:
     assert "could not be started" in result.calls[0].result
 
 
-async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_process(
+async def test_cancel_that_was_cut_off_reaches_children_in_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = asyncio.Event()
@@ -778,7 +776,7 @@ async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_proces
     assert [result.status for result in results] == ["cancelled"] * 3
 
 
-async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_back(tmp_path: Path) -> None:
+async def test_child_of_an_abandoned_parent_is_cancelled_on_return(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
@@ -795,7 +793,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
 
 
 async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.agent.engine.recent_logs.MAX_RETAINED", 1)
+    monkeypatch.setattr("weftline.agent.engine.logs.MAX_RETAINED", 1)
     model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."], "2": ["Two."]})
     agent = Agent(model, tools=[spawn()])
     async with Engine() as engine:
@@ -806,7 +804,7 @@ async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: p
 
 
 @pytest.mark.parametrize("column", ["head", "body"])
-async def test_a_child_whose_end_cannot_be_read_fails_and_its_parent_goes_on(
+async def test_child_with_an_unreadable_end_fails_and_its_parent_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     ended = asyncio.Event()

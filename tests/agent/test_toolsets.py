@@ -89,7 +89,7 @@ async def test_arguments_are_adapted_once_before_they_are_read() -> None:
 
 @pytest.mark.requirement("run.result.adapters")
 @pytest.mark.parametrize("edited", [False, True])
-async def test_what_is_approved_or_edited_is_not_adapted_again(edited: bool, tmp_path: Path) -> None:
+async def test_approved_or_edited_arguments_are_not_adapted_again(edited: bool, tmp_path: Path) -> None:
     wrap = Wrapping()
     agent, _ = scripted(calls("pay", amount=5), tools=[*toolset("orders", pay, adapt=wrap)], name="payer")
     async with asyncio.timeout(PATIENCE_S):
@@ -158,7 +158,7 @@ async def test_every_result_is_materialized_once_whoever_gave_it(tmp_path: Path)
     assert (given.turn_id, json.loads(given.args)) == ("t7", {"how": "ask"}) and given.thread_id is not None
 
 
-async def test_what_it_returns_takes_the_results_place() -> None:
+async def test_returned_value_replaces_the_result() -> None:
     @tool(effect="read", bounded=True)
     def rows() -> Bounded:
         """Lists rows."""
@@ -185,7 +185,7 @@ async def test_what_it_returns_takes_the_results_place() -> None:
     assert result.calls[1].failure is not None and result.calls[1].failure.kind == "malformed_result"
 
 
-async def test_what_is_found_to_have_happened_is_materialized_too(tmp_path: Path) -> None:
+async def test_reconciled_result_is_materialized_too(tmp_path: Path) -> None:
     receipts, begun = Receipts(), asyncio.Event()
 
     async def happened(context: ToolContext) -> Happened:
@@ -213,7 +213,7 @@ async def test_what_is_found_to_have_happened_is_materialized_too(tmp_path: Path
 
 
 @pytest.mark.requirement("run.result.telemetry")
-async def test_a_result_says_what_its_call_took_where_it_was_asked_for_and_how_it_begins() -> None:
+async def test_result_reports_the_duration_of_its_call() -> None:
     @tool(effect="read")
     def reports(context: ToolContext) -> str:
         """Knows what it took."""
@@ -263,7 +263,7 @@ async def finished_calls(run: Run[Any]) -> list[CallFinished]:
     return [event async for event in run.events() if isinstance(event, CallFinished)]
 
 
-async def test_what_cannot_be_said_about_a_call_is_left_to_the_runtime() -> None:
+async def test_unknown_telemetry_is_left_to_the_runtime() -> None:
     def broken(call: ToolsetCall, duration_ms: int) -> Telemetry | None:
         raise ValueError("no clock")
 
@@ -272,7 +272,7 @@ async def test_what_cannot_be_said_about_a_call_is_left_to_the_runtime() -> None
     assert call.ok and call.telemetry.duration_ms is not None and call.telemetry.tokens_used is None
 
 
-def test_what_no_set_can_be_made_of_is_refused() -> None:
+def test_impossible_toolset_is_refused() -> None:
     with pytest.raises(ValueError, match="a set of tools needs a name"):
         toolset("", look)
     with pytest.raises(TypeError, match="adapt must be a function, not int"):
@@ -283,7 +283,7 @@ def test_what_no_set_can_be_made_of_is_refused() -> None:
         toolset("eyes", 5)
 
 
-def test_the_functions_of_a_set_are_part_of_what_a_run_rests_on() -> None:
+def test_functions_of_set_are_part_of_what_run_rests_on() -> None:
     from weftline.tools.digests import written
 
     (plain,) = toolset("eyes", look)

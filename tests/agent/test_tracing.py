@@ -54,7 +54,7 @@ def weather(city: str) -> str:
 
 
 @pytest.mark.requirement("loop.trace.spans")
-async def test_a_run_is_a_tree_of_spans_with_its_children_inside_the_calls_that_began_them() -> None:
+async def test_run_is_a_tree_of_spans_with_its_children() -> None:
     traces = Traces()
     clerk = Agent(ScriptedModel([calls("weather", city="Lyon"), "Sunny."]), name="clerk", tools=[weather])
     model = ScriptedModel([calls("ask_clerk", task="How is Lyon?"), "Take no umbrella."])
@@ -95,7 +95,7 @@ async def test_a_run_is_a_tree_of_spans_with_its_children_inside_the_calls_that_
 
 
 @pytest.mark.requirement("loop.trace.spans")
-async def test_what_failed_is_marked_as_an_error() -> None:
+async def test_failed_result_is_marked_as_error() -> None:
     traces = Traces()
     broken = {"error": {"class": "auth", "message": "bad key", "retryable": False}}
     agent = Agent(ScriptedModel([calls("weather", city="Atlantis"), broken]), name="lost", tools=[weather])
@@ -122,7 +122,7 @@ async def test_an_agent_that_is_not_traced_emits_nothing() -> None:
     assert len(traces.spans) == 3
 
 
-async def test_a_run_that_two_processes_carried_out_is_one_tree_in_the_trace_that_it_was_begun_in(
+async def test_run_of_two_processes_is_one_tree_in_its_trace(
     tmp_path: Path,
 ) -> None:
     traces, model = Traces(), ScriptedModel([calls("ask_user", question="Where?"), "Sunny."])
@@ -151,7 +151,7 @@ async def test_a_run_that_two_processes_carried_out_is_one_tree_in_the_trace_tha
 
 @pytest.mark.requirement("run.trace.conventions")
 @pytest.mark.parametrize("content", [False, True])
-async def test_spans_follow_the_conventions_and_hold_what_was_said_only_if_asked_for(content: bool) -> None:
+async def test_spans_follow_conventions_and_hide_content_by_default(content: bool) -> None:
     traces = Traces()
     model = ScriptedModel([calls("weather", city="Lyon"), "Take no umbrella."])
     agent = Agent(model, name="forecast", tools=[weather], instructions="Be brief.")

@@ -56,7 +56,7 @@ def broken() -> str:
 
 
 @pytest.mark.requirement("run.turn.context")
-async def test_hooks_and_providers_see_the_run_and_all_of_its_calls_on_each_turn(tmp_path: Path) -> None:
+async def test_hooks_and_providers_see_the_run_and_its_calls(tmp_path: Path) -> None:
     model = Seeing(
         ["Never said.", calls(("pages", {"q": "a", "n": "2"}), ("broken", {})), calls("helper", task="Help."), "Done."],
         1,
@@ -109,7 +109,7 @@ async def big(size: int) -> str:
 
 
 @pytest.mark.requirement("run.result.omitted")
-async def test_a_large_result_is_left_out_of_the_history_and_can_be_loaded() -> None:
+async def test_large_result_leaves_the_history_and_can_be_loaded() -> None:
     many = calls(*[("big", {"size": HISTORY_BYTES + 1}) for _ in range(200)], ("big", {"size": HISTORY_BYTES}))
     agent, model = scripted(many, tools=[big])
     seen: list[Any] = []
@@ -191,7 +191,7 @@ def remembering(model: ScriptedModel, seen: list[Any]) -> Agent[Any, Any]:
 
 
 @pytest.mark.requirement("run.turn.state")
-async def test_what_hooks_and_tools_remember_is_the_same_on_every_turn_of_the_run_and_in_no_other() -> None:
+async def test_state_of_hooks_and_tools_persists_within_its_run() -> None:
     seen: list[Any] = []
     model = ScriptedModel([calls("remember", key="a"), calls("remember", key="b"), "Done.", "Other."])
     agent = remembering(model, seen)
@@ -232,7 +232,7 @@ async def test_another_process_goes_on_with_what_hooks_remembered(tmp_path: Path
         ("k", "x" * 65_536, "at most 65,536"),
     ],
 )
-async def test_what_cannot_be_remembered_is_refused_where_it_is_set(key: Any, value: Any, why: str) -> None:
+async def test_unrememberable_state_is_refused_where_it_is_set(key: Any, value: Any, why: str) -> None:
     agent, _ = scripted(tools=[])
     said: list[str] = []
 
@@ -274,7 +274,7 @@ def look(x: int = 0) -> str:
 
 
 @pytest.mark.requirement("run.final.turn")
-async def test_a_forced_final_turn_is_one_call_without_tools_on_the_whole_conversation() -> None:
+async def test_forced_final_turn_is_one_call_without_tools() -> None:
     turns = [calls("look", x=1), calls(("look", {"x": 2}), ("look", {"x": 3})), "As far as I know: 1."]
     model = ScriptedModel(turns)
     agent = Agent(model, name="last", tools=[look])
@@ -301,7 +301,7 @@ async def test_a_forced_final_turn_is_one_call_without_tools_on_the_whole_conver
 
 
 @pytest.mark.requirement("run.time.tool_timeout")
-async def test_a_call_that_takes_too_long_is_cancelled_and_has_the_hint_for_it() -> None:
+async def test_call_that_takes_too_long_is_cancelled_with_a_hint() -> None:
     cut: list[str] = []
 
     async def hang() -> str:
@@ -332,7 +332,7 @@ SLOW = {"exact": "read", "prefix_one": "read", "all": "read", "in_doubt": "once"
 
 
 @pytest.mark.requirement("run.time.tool_timeout")
-async def test_no_call_takes_longer_than_what_is_left_of_the_time_budget() -> None:
+async def test_calls_take_no_longer_than_the_remaining_time_budget() -> None:
     @tool(effect="read")
     async def hang() -> str:
         """Hangs."""

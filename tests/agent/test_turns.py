@@ -57,7 +57,7 @@ async def test_steering_during_the_final_answer_is_followed_by_another_turn() ->
 
 
 @pytest.mark.requirement("loop.turn.follow_up", "loop.turn.queues")
-async def test_follow_ups_wait_for_the_end_of_the_answer_and_for_all_steering() -> None:
+async def test_follow_ups_wait_for_the_answer_and_steering() -> None:
     @tool
     def look() -> str:
         """Looks."""
@@ -83,7 +83,7 @@ async def test_follow_ups_wait_for_the_end_of_the_answer_and_for_all_steering() 
 
 
 @pytest.mark.requirement("loop.hook.run_order")
-async def test_messages_are_told_before_the_turn_that_reads_them_and_results_when_they_are_stored() -> None:
+async def test_messages_come_before_their_turn_and_results_when_stored() -> None:
     @tool
     def look() -> str:
         """Looks."""
@@ -110,7 +110,7 @@ async def test_messages_are_told_before_the_turn_that_reads_them_and_results_whe
 
 
 @pytest.mark.requirement("loop.turn.queues")
-async def test_what_a_cancelled_run_has_not_read_does_not_reach_the_next_one() -> None:
+async def test_unread_messages_of_a_cancelled_run_are_dropped() -> None:
     begun = asyncio.Event()
 
     @tool
@@ -134,7 +134,7 @@ async def test_what_a_cancelled_run_has_not_read_does_not_reach_the_next_one() -
 
 
 @pytest.mark.requirement("loop.turn.pairing")
-async def test_every_call_of_a_turn_has_one_result_in_its_place_however_it_came_about() -> None:
+async def test_calls_of_a_turn_have_one_result_each_in_place() -> None:
     @tool
     def look(at: str) -> str:
         """Looks."""
@@ -194,7 +194,7 @@ async def test_every_call_of_a_turn_has_one_result_in_its_place_however_it_came_
 
 
 @pytest.mark.requirement("loop.turn.pairing")
-async def test_calls_that_are_cut_off_have_results_and_a_thread_has_neither() -> None:
+async def test_interrupted_calls_have_results_and_threads_have_none() -> None:
     begun = asyncio.Event()
 
     @tool
@@ -215,7 +215,7 @@ async def test_calls_that_are_cut_off_have_results_and_a_thread_has_neither() ->
 
 
 @pytest.mark.requirement("loop.batch.concurrent")
-async def test_concurrent_calls_run_at_once_also_with_timeouts_and_are_told_in_order() -> None:
+async def test_concurrent_calls_start_together_and_report_in_order() -> None:
     both = asyncio.Barrier(2)
     last = asyncio.Event()
 
@@ -265,7 +265,7 @@ async def test_reading_tools_run_side_by_side_unless_something_says_otherwise(
 
 
 @pytest.mark.requirement("loop.turn.request_order")
-async def test_each_step_of_a_request_sees_what_the_ones_before_it_made() -> None:
+async def test_each_step_of_request_sees_what_ones_before_it_made() -> None:
     @tool(effect="read")
     def look() -> str:
         """Looks."""
@@ -321,7 +321,7 @@ async def test_each_step_of_a_request_sees_what_the_ones_before_it_made() -> Non
 
 
 @pytest.mark.requirement("loop.turn.request_order")
-async def test_images_are_in_words_before_anything_else_is_done_about_a_request() -> None:
+async def test_images_become_words_before_anything_else() -> None:
     class Blind(ScriptedModel):
         def models(self) -> Sequence[ModelInfo]:
             return (ModelInfo(super().models()[0].vendor_id, vision=False),)

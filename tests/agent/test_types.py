@@ -69,7 +69,7 @@ def on_output(answer: OutputReady[int]) -> None:
     pass
 
 
-def test_tools_and_hooks_for_the_deps_of_an_agent_are_accepted() -> None:
+def test_tools_and_hooks_for_deps_of_agent_are_accepted() -> None:
     tools = [bare, called, any_deps]
     assert_type(Agent("m", deps=Database, tools=[bare, called, any_deps, plain], hooks=[watch]), Agent[str, Database])
     assert_type(Agent("m", deps=Replica, tools=tools, hooks=[watch, look]), Agent[str, Replica])

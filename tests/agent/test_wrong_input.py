@@ -22,7 +22,7 @@ AnyAgent: Any = Agent  # what a type checker would say is not the point here
     ("given", "near"),
     [("toolz", "'tools'"), ("instruction", "'instructions'"), ("modle", "'model'"), ("sittings", "'settings'")],
 )
-def test_an_option_that_an_agent_does_not_have_is_named_with_the_nearest(given: str, near: str) -> None:
+def test_option_that_agent_does_not_have_is_named_with_nearest(given: str, near: str) -> None:
     with pytest.raises(TypeError, match=rf"an Agent has no option '{given}'\. Did you mean {near}"):
         AnyAgent("openai:gpt-5", **{given: None})
 
@@ -39,7 +39,7 @@ def test_an_option_that_an_agent_does_not_have_is_named_with_the_nearest(given: 
         ("model", ScriptedModel, "must be a name"),
     ],
 )
-async def test_what_agents_and_runs_are_made_of_has_to_be_of_its_type(option: str, given: object, words: str) -> None:
+async def test_agent_and_run_arguments_must_have_their_types(option: str, given: object, words: str) -> None:
     with pytest.raises(TypeError, match=f"{option} {words}"):
         AnyAgent(**{"model": "openai:gpt-5", option: given})
     agent: Any = Agent(ScriptedModel(["Hello."]))
@@ -59,7 +59,7 @@ async def test_what_agents_and_runs_are_made_of_has_to_be_of_its_type(option: st
         ("engine", "./data", "engine must be an Engine that is open"),
     ],
 )
-async def test_what_a_run_is_given_has_to_be_of_its_type(option: str, given: object, words: str) -> None:
+async def test_run_options_must_have_their_types(option: str, given: object, words: str) -> None:
     agent: Any = Agent(ScriptedModel(["Hello."]))
     with pytest.raises(TypeError, match=words):
         await agent.run("Hi!", **{option: given})
@@ -101,7 +101,7 @@ async def test_a_prompt_is_a_text(prompt: Any) -> None:
         (Behavior, {"compact_keep_turns": "4"}, "compact_keep_turns must be 0 or more"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_when_it_is_given(
+def test_unfitting_value_is_refused_when_given(
     kind: Callable[..., object], given: dict[str, object], words: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
@@ -150,7 +150,7 @@ def test_deps_are_a_type_or_an_async_context_manager(factory: object, words: str
         AnyAgent("openai:gpt-5", deps=factory)
 
 
-async def test_a_factory_that_returns_its_deps_is_told_how_to_give_them() -> None:
+async def test_factory_that_returns_deps_is_told_how_to_provide_them() -> None:
     with pytest.raises(RunFailed, match=r"must be an async context manager.*It returned 'not entered'"):
         await AnyAgent(ScriptedModel(["Hello."]), deps=_value).run("Hi!")
 
@@ -166,7 +166,7 @@ def test_a_hook_takes_a_point_and_perhaps_a_context() -> None:
             register(wrong)
 
 
-async def test_a_model_without_its_provider_is_told_how_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_without_its_provider_is_told_how_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InvalidRequest, match=r"A model is named with its provider, as in 'openai:gpt-5'\."):
         await Agent("gpt-5").run("Hi!")

@@ -40,9 +40,7 @@ def test_an_agent_is_replaced_by_its_slug(server: ServerProcess, tmp_path: Path)
         agents(server, "delete", "writer")
 
 
-def test_an_agent_whose_model_or_tool_is_not_there_is_stored_with_a_warning(
-    server: ServerProcess, tmp_path: Path
-) -> None:
+def test_agent_with_a_missing_model_or_tool_is_stored_warned(server: ServerProcess, tmp_path: Path) -> None:
     made = agents(server, "create", "--file", definition(tmp_path, modelId="scripted:helo"))
     try:
         assert made.code == 0 and made.out.startswith("agent_")

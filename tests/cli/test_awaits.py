@@ -63,6 +63,20 @@ def test_a_plan_is_listed_and_approved_by_its_run(env: Env, somewhere: Env) -> N
     assert late.code == 1 and f"This was approved by {by}" in late.err
 
 
+def test_a_waiting_run_shows_what_it_asks_and_the_call(env: Env, somewhere: Env) -> None:
+    run = asking(env, "plan")
+    (asked,) = json.loads(weftline("runs", "show", run, "--json", env=somewhere).out)["awaits"]
+    assert (asked["runId"], asked["name"], asked["question"]) == (run, "present_plan", "1. Go.")
+    told = weftline("runs", "show", run, env=somewhere).out
+    assert "It asks a person: 1. Go." in told and f"weftline approve {run}/{asked['id']} --" in told
+    (call,) = json.loads(weftline("calls", run, "--json", env=somewhere).out)
+    assert (call["toolUseId"], call["state"], call["args"]) == (asked["toolUseId"], "awaiting", {"plan": "1. Go."})
+    assert weftline("deny", run, "No.", env=somewhere).code == 0
+    ended(env, run)
+    (call,) = json.loads(weftline("calls", run, "--json", env=somewhere).out)
+    assert call["state"] == "closed" and "No." in call["result"]
+
+
 def test_of_several_one_is_named(env: Env, somewhere: Env) -> None:
     run = asking(env, "ask_twice", count=2)
     which, why = weftline("awaits", "-q", "--run", run, env=somewhere).out.split()

@@ -54,7 +54,7 @@ def test_a_quiet_list_has_the_id_of_each_budget_once(env: Env, server: ServerPro
         assert weftline("budgets", "clear", "--workspace", "acme", *level, env=env).code == 0
 
 
-def test_a_run_that_asks_goes_on_when_its_limit_is_raised(env: Env, server: ServerProcess) -> None:
+def test_run_that_asks_goes_on_when_its_limit_is_raised(env: Env, server: ServerProcess) -> None:
     here = {**env, "WEFTLINE_DB": str(server.db)}
     run = started(env, "hello", budget={"tokens": 1, "onExceeded": "ask"})
     raised = weftline("budgets", "set", "--workspace", "acme", "--run", run, "--tokens", "100000", env=here)

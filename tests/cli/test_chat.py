@@ -127,7 +127,7 @@ def test_ctrl_c_cancels_the_answer_and_not_the_conversation(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("agent", ["payer", "boss"])
-def test_what_a_run_or_its_subagent_asks_is_asked_in_the_terminal(tmp_path: Path, agent: str) -> None:
+def test_questions_of_runs_and_subagents_appear_in_the_terminal(tmp_path: Path, agent: str) -> None:
     with chatting(tmp_path, agent) as chat:
         chat.say("Go.\n")
         assert "\x1b[2J" not in chat.until("[y/n, or why not] ")
@@ -164,3 +164,10 @@ def test_an_agent_must_be_chosen_if_there_are_several(tmp_path: Path) -> None:
     assert done.code == 2 and "payer, boss, echo, busy, stuck, broken" in done.err
     done = weftline("chat", str(tmp_path / "app.py"), "--agent", "bussy")
     assert done.code == 1 and "busy" in done.err
+
+
+def test_in_a_pipe_the_next_line_answers_no_question(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    done = weftline("chat", str(tmp_path / "app.py"), "--agent", "payer", stdin="Go.\ny\n")
+    assert done.code == 0 and done.err.count("Pay 5") == 2 and "Nobody can answer it here" in done.err
+    assert "paid" not in done.out

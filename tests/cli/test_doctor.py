@@ -98,9 +98,7 @@ def app_file(folder: Path, *, prompt: str = "Pay at once.", tools: str = "", mor
 
 
 @pytest.mark.requirement("run.deploy.doctor")
-def test_it_lists_the_runs_that_a_deploy_would_touch_and_those_that_cannot_go_on(
-    store: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
+def test_doctor_lists_runs_affected_by_a_deploy(store: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     db, runs = store
     app = app_file(tmp_path)
     before = (db / "weftline.db").read_bytes()

@@ -8,7 +8,8 @@ import click
 import pytest
 
 from commands import weftline
-from weftline.cli import cli
+from weftline.cli import COMMANDS as COMMANDS_BY_NAME
+from weftline.cli import GROUPS, cli
 
 WITHOUT_OUTPUT = {"serve", "chat", "completion"}
 
@@ -32,6 +33,14 @@ def test_every_command_prints_json_on_request_and_has_help(path: tuple[str, ...]
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options or path[0] in WITHOUT_OUTPUT
     assert command.help
+
+
+def test_help_begins_with_examples_and_has_every_command_in_one_group() -> None:
+    text = weftline("--help").out
+    assert text.index("weftline serve app.py") < text.index("Run and serve:") < text.index("Store:")
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(COMMANDS_BY_NAME)
+    lines = [line.split()[0] for line in text.partition("Run and serve:")[2].splitlines() if line.startswith("  ")]
+    assert sorted(lines) == sorted(COMMANDS_BY_NAME)
 
 
 LISTS = [path for path, _ in COMMANDS if path[-1] in ("list", "calls", "grants", "models", "deliveries")]
@@ -72,7 +81,7 @@ def test_a_shell_gets_a_script_that_completes_commands(shell: str) -> None:
         ("weftline run --mo", {"--model"}),
     ],
 )
-def test_what_was_begun_is_completed(words: str, offered: set[str]) -> None:
+def test_begun_write_is_completed(words: str, offered: set[str]) -> None:
     env = {"_WEFTLINE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = weftline(env=env)
     assert {line.partition(",")[2] for line in done.out.split()} == offered

@@ -49,9 +49,7 @@ def _make_store(db: Path) -> None:
 
 
 @pytest.mark.requirement("run.replay.export")
-def test_an_export_holds_no_secret_of_the_tools_that_were_dialled(
-    env: dict[str, str | None], server: ServerProcess
-) -> None:
+def test_export_holds_no_secret_of_tools_that_were_dialled(env: dict[str, str | None], server: ServerProcess) -> None:
     tool = {"kind": "mcp", "name": "files", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "hush-hush"}}
     run_id = started(env, "hello", tools=[tool])
     assert weftline("runs", "follow", run_id, env=env).code == 0

@@ -21,7 +21,7 @@ def test_a_misspelt_setting_is_named_with_the_nearest_one(tmp_path: Path) -> Non
     assert done.code == 1 and "providers.lab.baseurl" in done.err and "Did you mean 'base_url'?" in done.err, done
 
 
-def test_a_default_that_is_not_there_does_not_hide_what_is(tmp_path: Path) -> None:
+def test_default_that_is_not_there_does_not_hide_what_is(tmp_path: Path) -> None:
     done = models(
         tmp_path,
         'default_model = "lab:llama"\n[providers.lab]\nfamily = "anthropic"\napi_key = "env:LAB_KEY"\n'

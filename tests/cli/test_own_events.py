@@ -110,7 +110,7 @@ async def test_an_entry_of_newer_code_hides_no_other() -> None:
         ("delta.text", {"body": b'{"text":"too"}\n' * 3}),
     ],
 )
-async def test_the_events_of_a_damaged_log_end_where_it_cannot_be_read(kind: str, fields: dict[str, bytes]) -> None:
+async def test_events_of_damaged_log_end_where_it_cannot_be_read(kind: str, fields: dict[str, bytes]) -> None:
     """Nothing is left out and shown as if it were whole."""
     disk, run_id = await log_of_a_run()
     batch = batch_of(run_id, spoiled(disk.runs[1].items, kind, **fields))

@@ -51,7 +51,7 @@ def run_id(app: Path, tmp_path: Path) -> str:
 
 
 @pytest.mark.requirement("run.replay.offline", "run.replay.divergence", "run.replay.refused")
-def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str, app: Path, tmp_path: Path) -> None:
+def test_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str, app: Path, tmp_path: Path) -> None:
     db = ("--db", str(tmp_path / "data"))
     same = weftline("replay", run_id[:-3], "--agents", str(app), *db)
     assert (same.code, same.err) == (0, "") and "succeeded, turns 2, calls 1" in same.out, same
@@ -67,7 +67,7 @@ def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str
     assert unknown.code == 2 and "run_1000" in unknown.err
 
 
-def test_a_file_in_a_folder_that_there_is_not_is_refused(run_id: str, tmp_path: Path) -> None:
+def test_file_in_folder_that_there_is_not_is_refused(run_id: str, tmp_path: Path) -> None:
     db, missing = ("--db", str(tmp_path / "data")), tmp_path / "missing"
     for command, option, name in (("export", "-o", "run.jsonl"), ("replay", "--pytest", "test_run.py")):
         refused = weftline(command, run_id, option, str(missing / name), *db)
@@ -82,7 +82,7 @@ def test_a_file_without_the_agent_of_the_run_is_refused(run_id: str, tmp_path: P
 
 
 @pytest.mark.requirement("run.replay.offline", "run.replay.divergence")
-def test_tools_of_the_server_are_taken_as_recorded_unless_their_file_is_given(app: Path, tmp_path: Path) -> None:
+def test_server_tools_are_as_recorded_unless_given(app: Path, tmp_path: Path) -> None:
     scripts = {"look": {"turns": [{"tool_calls": [{"name": "look", "args": {"place": "shed"}}]}, {"text": "No."}]}}
     with ServerProcess(tmp_path, scripts=scripts, tools=APP) as server:
         with Client(api_key=server.create_key("acme"), workspace="acme", base_url=server.url) as client:
@@ -98,9 +98,7 @@ def test_tools_of_the_server_are_taken_as_recorded_unless_their_file_is_given(ap
 
 
 @pytest.mark.requirement("run.replay.pytest")
-def test_a_run_becomes_a_test_that_passes_offline_until_the_agent_changes(
-    run_id: str, app: Path, tmp_path: Path
-) -> None:
+def test_run_becomes_test_that_passes_offline_until_agent_changes(run_id: str, app: Path, tmp_path: Path) -> None:
     later = tmp_path / "later.py"
     later.write_text(APP)
     for agents in (app, later):

@@ -45,7 +45,7 @@ def test_a_script_gets_the_final_text_and_nothing_else(place: dict[str, str | No
     assert done == Done(0, "Hello\x1b[31m there\n", "")
 
 
-def test_the_tools_of_a_file_run_here_wherever_the_run_is(place: dict[str, str | None], tools: str) -> None:
+def test_tools_of_file_run_here_wherever_run_is(place: dict[str, str | None], tools: str) -> None:
     done = weftline("run", "2 + 3?", "--model", "scripted:add", "--tools", tools, env=place)
     assert done == Done(0, "It is 5.\n", "")
 
@@ -98,7 +98,7 @@ def test_the_prompt_may_come_from_standard_input(place: dict[str, str | None]) -
     assert empty.code == 2 and "The prompt is empty." in empty.err
 
 
-def test_a_run_that_fails_has_an_exit_code_of_its_own(place: dict[str, str | None]) -> None:
+def test_run_that_fails_has_exit_code_of_its_own(place: dict[str, str | None]) -> None:
     done = weftline("run", "hi", "--model", "scripted:refused", env=place)
     assert (done.code, done.out) == (3, "") and "weftline: The run failed: " in done.err and "bad key" in done.err
 
@@ -141,7 +141,7 @@ def test_an_agent_is_named_by_its_slug(
         weftline("agents", "delete", "helper", "--workspace", "acme", "--db", db)
 
 
-def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, scripts: str) -> None:
+def test_run_can_be_kept_in_store_and_looked_at_later(tmp_path: Path, scripts: str) -> None:
     missing = here("hi", "--model", "scripted:hello", "--db", str(tmp_path / "none"), scripts=scripts)
     assert missing.code == 1 and f"There is no store at {tmp_path / 'none'}" in missing.err
     assert not (tmp_path / "none").exists()
@@ -154,15 +154,13 @@ def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, script
     assert shown["status"] == "succeeded" and shown["finalText"].startswith("Hello")
 
 
-def test_a_store_that_a_server_has_open_is_not_run_in_and_the_way_to_the_server_is_told(
-    server: ServerProcess, scripts: str
-) -> None:
+def test_store_of_an_open_server_names_the_way_to_it(server: ServerProcess, scripts: str) -> None:
     done = here("hi", "--model", "scripted:hello", "--db", str(server.db), scripts=scripts)
     assert (done.code, done.out) == (1, "")
     assert f"in use by process {server.pid}" in done.err and "--url" in done.err
 
 
-def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_path: Path, scripts: str) -> None:
+def test_nothing_runs_beside_unfinished_runs_of_a_stopped_server(tmp_path: Path, scripts: str) -> None:
     with ServerProcess(tmp_path, arguments=("--scripts", scripts)) as down:
         env = {**ALONE, "WEFTLINE_API_KEY": down.create_key("acme")}
         started({**env, "WEFTLINE_BASE_URL": down.url}, "stuck")
@@ -192,13 +190,13 @@ def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_
         (("hi", "--modle", "x"), {}, 2, "--model"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(
+def test_unrunnable_file_is_refused_in_one_sentence(
     arguments: tuple[str, ...], env: dict[str, str | None], code: int, says: str
 ) -> None:
     done = weftline("run", *arguments, env={**ALONE, "MANTYX_API_KEY": None, **env})
     assert done.code == code and says in done.err and "Traceback" not in done.err, done
 
 
-def test_a_key_of_the_wrong_kind_is_told_as_the_server_tells_it(env: dict[str, str | None]) -> None:
+def test_key_of_wrong_kind_is_told_as_server_tells_it(env: dict[str, str | None]) -> None:
     done = weftline("run", "hi", env={**env, "WEFTLINE_API_KEY": "nonsense"})
     assert done.code == 1 and "Invalid API key" in done.err, done

@@ -71,7 +71,7 @@ def test_a_call_is_shown_before_its_question(here: tuple[str, ...]) -> None:
     assert terminal.text.count('pay {"amount": 5}') == 1 and "paid 5." in terminal.text
 
 
-def test_what_the_person_types_instead_is_the_reason(here: tuple[str, ...]) -> None:
+def test_typed_text_of_a_person_is_the_reason(here: tuple[str, ...]) -> None:
     with Terminal(*here, env=LOCAL) as terminal:
         terminal.until("[y/n, or why not] ")
         terminal.type("Too much.\n")
@@ -93,6 +93,60 @@ def test_without_a_terminal_a_question_is_refused_at_once(here: tuple[str, ...])
     call, question, way_out, failed = done.err.splitlines()
     assert call == '· pay {"amount": 5}' and question.endswith("Pay 5?")
     assert "in a terminal" in way_out and "--url" in way_out and "nobody to answer" in failed
+
+
+@pytest.fixture
+def here_for_a_server(tmp_path: Path) -> tuple[str, ...]:
+    """A command for a run on a server, whose tool this process executes."""
+    (tmp_path / "pay.py").write_text(TOOLS + f"    open({str(tmp_path / 'paid')!r}, 'w').close()\n")
+    return ("run", "Go.", "--model", "scripted:pay", "--tools", str(tmp_path / "pay.py"))
+
+
+@pytest.mark.parametrize(("typed", "answer"), [("y\n", "paid 5."), ("\nToo much.\n", "did not allow this call: Too")])
+def test_a_tool_here_asks_here_for_a_run_elsewhere(
+    served: Env, here_for_a_server: tuple[str, ...], typed: str, answer: str
+) -> None:
+    with Terminal(*here_for_a_server, env=served) as terminal:
+        asked = terminal.until("[y/n, or why not] ")
+        assert asked.index('· pay {"amount": 5}') < asked.index("Pay 5?")
+        terminal.type(typed)
+        assert terminal.end() == 0 and answer in terminal.text
+
+
+def test_a_question_here_ends_with_its_run(served: Env, here_for_a_server: tuple[str, ...]) -> None:
+    with Terminal(*here_for_a_server, "--run-id", "ended", env=served) as terminal:
+        terminal.until("[y/n, or why not] ")
+        assert weftline("runs", "cancel", "ended", env=served).code == 0
+        assert terminal.end() == 4
+
+
+def test_a_tool_here_does_nothing_if_nobody_can_be_asked(
+    served: Env, here_for_a_server: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = weftline(*here_for_a_server, env=served)
+    assert '· pay {"amount": 5}' in done.err and "Pay 5?" in done.err and "Nobody can answer it here" in done.err
+    assert "pay needs a person's approval" in done.out and not (tmp_path / "paid").exists()
+
+
+def test_ctrl_d_leaves_a_question_to_others(served: Env) -> None:
+    with Terminal("run", "Go.", "--agent", "payer", env=served) as terminal:
+        terminal.until("[y/n, or why not] ")
+        terminal.type("\x04")
+        told = terminal.until(" REASON")
+        assert "stays open" in told
+        (ref,) = [ref for ref in weftline("awaits", "-q", env=served).out.split() if ref.startswith("run_")]
+        assert weftline("approve", ref, env=served).out == "approved\n"
+        assert terminal.end() == 0 and "paid 5" in terminal.text
+
+
+def test_enter_alone_or_ctrl_d_approves_nothing(here: tuple[str, ...]) -> None:
+    with Terminal(*here, env=LOCAL) as terminal:
+        terminal.until("[y/n, or why not] ")
+        terminal.text = ""
+        terminal.type("\n")
+        terminal.until("[y/n, or why not] ")
+        terminal.type("\x04")
+        assert terminal.end() == 0 and "did not allow this call" in terminal.text
 
 
 @pytest.mark.parametrize("agent", ["payer", "boss"])

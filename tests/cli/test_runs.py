@@ -43,7 +43,7 @@ class Where:
         return weftline("runs", *arguments, *self._options, env=self._env)
 
 
-def test_runs_are_listed_by_their_ids_and_as_json_with_everything(where: Where, ended: str) -> None:
+def test_runs_are_listed_as_ids_or_json(where: Where, ended: str) -> None:
     assert where("list").code == 0 and ended in where("list", "-q", "--all").out.split()
     listed = json.loads(where("list", "--json", "--status", "succeeded", "--all").out)
     (one,) = [run for run in listed if run["id"] == ended]
@@ -58,7 +58,7 @@ def test_a_run_is_shown_to_people_and_to_programs(where: Where, ended: str) -> N
     assert json.loads(where("show", ended, "--json").out)["finalText"] == "Hello\x1b[31m there"
 
 
-def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Where, ended: str) -> None:
+def test_following_an_ended_run_repeats_it_from_any_event(where: Where, ended: str) -> None:
     assert where("follow", ended) == Done(0, "Hello\x1b[31m there\n", "")
     whole = where("follow", ended, "--json").out.splitlines()
     later = [line for line in whole if json.loads(line)["seq"] > 3]
@@ -66,17 +66,13 @@ def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Whe
 
 
 @pytest.mark.parametrize("after", [0, 1000])
-def test_following_from_the_end_of_a_run_says_nothing_and_exits_as_the_run_did(
-    where: Where, ended: str, failed: str, after: int
-) -> None:
+def test_following_from_the_end_exits_with_the_runs_code(where: Where, ended: str, failed: str, after: int) -> None:
     for run, code in ((ended, 0), (failed, 3)):
         last = json.loads(where("follow", run, "--json").out.splitlines()[-1])["seq"]
         assert where("follow", run, "--after", str(last + after)) == Done(code, "", "")
 
 
-def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
-    where: Where, env: dict[str, str | None], ended: str
-) -> None:
+def test_cut_list_says_how_to_see_the_rest(where: Where, env: dict[str, str | None], ended: str) -> None:
     other = json.loads(weftline("run", "hi", "--model", "scripted:hello", "--json", env=env).out.splitlines()[-1])
     part = where("list", "-q", "--limit", "1")
     assert (part.code, len(part.out.split())) == (0, 1)
@@ -96,9 +92,7 @@ def test_the_beginning_of_an_id_is_enough(where: Where, ended: str) -> None:
     assert where("cancel", ended[:-2]) == Done(0, "succeeded\n", "The run had already ended: nothing was cancelled.\n")
 
 
-def test_a_beginning_that_fits_several_runs_is_refused_with_two_of_them(
-    where: Where, env: dict[str, str | None]
-) -> None:
+def test_ambiguous_beginning_of_an_id_is_refused_with_two_runs(where: Where, env: dict[str, str | None]) -> None:
     # Keys are counted, so of seventeen runs two begin alike.
     for _ in range(17 - len(where("list", "-q", "--all").out.split())):
         weftline("run", "hi", "--model", "scripted:hello", env=env)
@@ -126,14 +120,14 @@ def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[st
     assert (followed.code, followed.out) == (4, "") and "cancelled" in followed.err
 
 
-def test_of_a_run_that_goes_on_a_store_shows_what_it_has(env: dict[str, str | None], server: ServerProcess) -> None:
+def test_of_run_that_goes_on_store_shows_what_it_has(env: dict[str, str | None], server: ServerProcess) -> None:
     run = started(env, "stuck")
     done = weftline("runs", "follow", run, "--db", str(server.db))
     assert done.code == 5 and "has not ended" in done.err and "--url" in done.err
     weftline("runs", "cancel", run, env=env)
 
 
-def test_without_a_server_nothing_is_cancelled_and_without_a_store_nothing_is_made(tmp_path: Path) -> None:
+def test_cancel_needs_a_server_and_a_store(tmp_path: Path) -> None:
     for command in (("list",), ("show", "run_1"), ("follow", "run_1"), ("cancel", "run_1")):
         done = weftline("runs", *command, "--db", str(tmp_path / "none"))
         assert (done.code, done.out) == (1, "") and f"There is no store at {tmp_path / 'none'}" in done.err

@@ -22,7 +22,7 @@ from weftline.text.suggestions import did_you_mean
 from .conftest import Terminal
 
 
-def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(
+def test_run_appears_live_and_the_first_interrupt_gives_options(
     env: dict[str, str | None], server: ServerProcess
 ) -> None:
     with Terminal("run", "hi", "--model", "scripted:stuck", env=env) as terminal:
@@ -37,7 +37,7 @@ def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(
     assert weftline("runs", "cancel", found[1], env=env).out == "cancelled\n"
 
 
-def test_a_run_in_this_process_is_cancelled_by_the_second_interrupt(
+def test_run_in_this_process_is_cancelled_by_second_interrupt(
     env: dict[str, str | None], scripts: str, tmp_path: Path
 ) -> None:
     asyncio.run(open_store(tmp_path / "store").close())
@@ -110,7 +110,7 @@ def test_ids_are_never_cut_however_narrow_the_terminal(
 
 
 @pytest.mark.usefixtures("at_terminal")
-def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_events_are_reported_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(as_json=False)
     shown: list[tuple[str, dict[str, Any]]] = [
         ("started", {}),

@@ -52,7 +52,7 @@ def task(state: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("wire.client.a2a_local")
-async def test_the_card_is_fetched_here_and_the_calls_go_out_from_here(client: AsyncClient, stand_in: StandIn) -> None:
+async def test_card_is_fetched_here_and_calls_go_out_from_here(client: AsyncClient, stand_in: StandIn) -> None:
     peer_of(stand_in, [said("one", contextId="c9"), said("two", contextId="c9")])
     peer = local_a2a("peer", stand_in.url, headers=HEADERS)
     run = await client.start("hi", model_id="scripted:peer", tools=[peer])
@@ -81,7 +81,7 @@ def test_a_card_may_be_given_as_data(sync_client: Client, stand_in: StandIn) -> 
     assert [one.path for one in stand_in.asked] == ["/rpc", "/rpc"]
 
 
-async def test_a_task_is_waited_for_and_its_artifact_is_the_answer(client: AsyncClient, stand_in: StandIn) -> None:
+async def test_task_is_waited_for_and_its_artifact_is_answer(client: AsyncClient, stand_in: StandIn) -> None:
     artifact = {"artifactId": "a", "parts": [{"kind": "text", "text": "made"}]}
     peer_of(stand_in, [task("working"), task("completed", artifacts=[artifact]), said("two")])
     result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
@@ -89,9 +89,7 @@ async def test_a_task_is_waited_for_and_its_artifact_is_the_answer(client: Async
     assert [one.json["method"] for one in stand_in.to("POST", "/rpc")] == ["message/send", "tasks/get", "message/send"]
 
 
-async def test_artifacts_are_part_of_the_answer_and_a_question_is_answered_by_the_next_call(
-    client: AsyncClient, stand_in: StandIn
-) -> None:
+async def test_artifacts_are_part_of_the_answer_and_questions_continue(client: AsyncClient, stand_in: StandIn) -> None:
     question = {"role": "agent", "parts": [{"kind": "text", "text": "Which colour?"}]}
     made = [{"artifactId": "a", "parts": [{"kind": "text", "text": "red"}, {"kind": "data", "data": {"n": 1}}]}]
     done = {"state": "completed", "message": {"role": "agent", "parts": [{"kind": "text", "text": "ok"}]}}
@@ -123,7 +121,7 @@ async def test_cancelling_a_run_cancels_the_task_of_its_agent(client: AsyncClien
             await ended
 
 
-async def test_a_peer_that_speaks_only_version_1_is_spoken_to_in_it(client: AsyncClient, stand_in: StandIn) -> None:
+async def test_peer_with_only_version_1_is_addressed_in_it(client: AsyncClient, stand_in: StandIn) -> None:
     state = {"state": "TASK_STATE_COMPLETED"}
     made = {"artifactId": "a", "parts": [{"text": "made"}]}
     left = iter(
@@ -152,7 +150,7 @@ async def test_a_peer_that_speaks_only_version_1_is_spoken_to_in_it(client: Asyn
     assert (sent["role"], sent["contextId"], "kind" in sent) == ("ROLE_USER", "c1", False)
 
 
-async def test_what_goes_wrong_at_the_peer_is_told_to_the_model(client: AsyncClient, stand_in: StandIn) -> None:
+async def test_peer_failure_is_reported_to_the_model(client: AsyncClient, stand_in: StandIn) -> None:
     peer_of(stand_in, [{"error": {"code": -32000, "message": "no budget"}}, task("failed")])
     result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
     assert "no budget" in result.text

@@ -96,7 +96,7 @@ async def test_missing_scopes_are_told(
 
 
 @pytest.mark.requirement("wire.client.api_errors")
-async def test_a_wait_that_is_too_long_is_told_and_not_waited_for(stand_in: StandIn) -> None:
+async def test_wait_that_is_too_long_is_reported_instead(stand_in: StandIn) -> None:
     stand_in.on("GET", "/models", reply({"error": "rate_limited"}, status=429, headers={"Retry-After": "3600"}))
     async with AsyncClient(api_key="key", workspace="acme", base_url=stand_in.url) as client:
         with pytest.raises(RateLimited) as caught:

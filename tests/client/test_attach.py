@@ -19,7 +19,7 @@ async def orphan(client: AsyncClient) -> str:
 
 
 @pytest.mark.requirement("wire.client.attach")
-async def test_a_worker_takes_up_a_run_and_answers_its_open_call(client: AsyncClient) -> None:
+async def test_worker_takes_up_run_and_answers_its_open_call(client: AsyncClient) -> None:
     handled: list[str] = []
 
     @tool(name="lookup")
@@ -35,7 +35,7 @@ async def test_a_worker_takes_up_a_run_and_answers_its_open_call(client: AsyncCl
 
 
 @pytest.mark.requirement("wire.client.attach")
-async def test_a_worker_does_not_repeat_calls_of_a_run_that_has_ended(client: AsyncClient) -> None:
+async def test_worker_does_not_repeat_calls_of_run_that_has_ended(client: AsyncClient) -> None:
     run_id = (await client.run("hi", model_id="scripted:lookup", tools=[lookup])).run_id
 
     @tool(name="lookup")

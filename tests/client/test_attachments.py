@@ -32,7 +32,7 @@ def test_a_session_takes_them_and_tells_of_them(sync_client: Client) -> None:
     assert (kept.media_type, kept.size_bytes, kept.url, len(kept.sha256 or "")) == ("image/png", 14, None, 64)
 
 
-async def test_what_cannot_be_sent_is_refused_before_anything_is(client: AsyncClient, tmp_path: Path) -> None:
+async def test_unsendable_input_is_refused_before_the_request(client: AsyncClient, tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="cannot be read"):
         await client.run("see", model_id="scripted:attached", attachments=[tmp_path / "missing.png"])
     with pytest.raises(InvalidSpec, match="either data or a url"):

@@ -71,7 +71,7 @@ async def test_a_run_goes_on_when_its_limit_is_raised(client: AsyncClient) -> No
         await run.cancel()
 
 
-async def test_a_run_is_paused_and_resumed_with_words_for_the_model(client: AsyncClient) -> None:
+async def test_run_is_paused_and_resumed_with_words_for_model(client: AsyncClient) -> None:
     async with await client.start("hi", model_id="scripted:plan", tools=TOOLS) as run:
         event = await asked(run)
         await run.pause("lunch", labels={"ticket": "7"})
@@ -87,7 +87,7 @@ async def test_a_run_is_paused_and_resumed_with_words_for_the_model(client: Asyn
     assert "Not yet." in result.text
 
 
-async def test_a_message_of_a_client_steers_the_run_and_another_follows_up(client: AsyncClient) -> None:
+async def test_message_of_client_steers_run_and_another_follows_up(client: AsyncClient) -> None:
     async with await client.start("hi", model_id="scripted:plan", tools=TOOLS) as run:
         await asked(run)
         later = await run.follow_up("And then?")

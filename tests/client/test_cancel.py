@@ -82,7 +82,7 @@ async def test_passing_the_deadline_cancels_the_run(client: AsyncClient) -> None
 
 
 @pytest.mark.requirement("wire.client.cancel")
-def test_the_sync_client_cancels_at_its_deadline_and_when_the_context_is_left(sync_client: Client) -> None:
+def test_sync_client_cancels_at_deadline_and_on_leaving(sync_client: Client) -> None:
     with pytest.raises(DeadlineExceeded):
         sync_client.run("hi", model_id=ENDLESS, deadline_s=0.2)
     with sync_client.start("hi", model_id=ENDLESS) as run:

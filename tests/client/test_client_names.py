@@ -21,7 +21,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         getattr(weftline.client, "no_such_name")  # noqa: B009  (a plain attribute would be refused by the type checker)
 
 
-def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> None:
+def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
     program = (
         "import sys\n"
         "from weftline.client import Client, tool, local_mcp, local_a2a\n"
@@ -62,7 +62,6 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.tools.alike",
         "weftline.tools.arguments",
         "weftline.tools.injected",
-        "weftline.tools.locations",
         "weftline.tools.schema",
         "weftline.tools.secret_types",
         "weftline.tools.signature",
@@ -72,7 +71,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     }
 
 
-def test_the_code_on_the_page_is_the_code_of_the_examples(project_root: Path) -> None:
+def test_code_on_page_is_code_of_examples(project_root: Path) -> None:
     page = (project_root / "docs" / "client.md").read_text(encoding="utf-8")
     examples = "".join(path.read_text(encoding="utf-8") for path in (project_root / "docs_src").glob("client_*.py"))
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -39,7 +39,7 @@ def test_a_client_takes_exactly_one_credential(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("prefix", ["WEFTLINE_", "MANTYX_"])
-async def test_what_is_not_given_comes_from_the_environment(
+async def test_missing_option_comes_from_the_environment(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     stand_in.on("GET", "/models", MODELS)
@@ -53,7 +53,7 @@ async def test_what_is_not_given_comes_from_the_environment(
 
 @pytest.mark.requirement("wire.client.credentials")
 @pytest.mark.parametrize("kind", ["api_key", "access_token", "token_source"])
-async def test_every_kind_of_credential_is_sent_the_same_way_and_never_shown(stand_in: StandIn, kind: str) -> None:
+async def test_credentials_are_sent_uniformly_and_never_shown(stand_in: StandIn, kind: str) -> None:
     stand_in.on("GET", "/models", MODELS)
     given = {kind: (lambda: "s3cret") if kind == "token_source" else "s3cret"}
     async with AsyncClient(workspace="acme", base_url=stand_in.url, **given) as client:  # pyright: ignore[reportArgumentType]
@@ -97,7 +97,7 @@ async def test_a_refused_api_key_is_not_tried_again(stand_in: StandIn) -> None:
 
 
 @pytest.mark.requirement("wire.client.credentials")
-async def test_a_stream_that_is_refused_is_opened_with_a_new_token(stand_in: StandIn) -> None:
+async def test_stream_that_is_refused_is_opened_with_new_token(stand_in: StandIn) -> None:
     source = Tokens()
     stand_in.run("run_1", REFUSED, stream(success(1)))
     async with AsyncClient(token_source=source, workspace="acme", base_url=stand_in.url) as client:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, field_validator
 
+import weftline
 from weftline import prompts
 from weftline.client import (
     AsyncClient,
@@ -89,6 +90,35 @@ async def test_a_plain_function_is_a_tool(client: AsyncClient) -> None:
     assert (await client.run("hi", model_id="scripted:lookup", tools=[lookup])).text == 'It is ["a"].'
 
 
+def confirmed() -> Any:
+    @weftline.tool(confirm="Pay {amount}?")
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    return pay
+
+
+async def test_a_client_refuses_a_tool_that_asks_people(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    with pytest.raises(InvalidSpec, match="asks a person"):
+        await to_stand_in.start("hi", tools=[confirmed()])
+    assert stand_in.to("POST", "/agent-runs") == []
+
+
+async def test_a_tool_of_the_library_keeps_its_name_and_limit_on_a_client(
+    to_stand_in: AsyncClient, stand_in: StandIn
+) -> None:
+    @weftline.tool(name="lookup", timeout_s=0.01)
+    async def slow(key: str) -> str:
+        """Is slow."""
+        await asyncio.Event().wait()
+        return ""
+
+    assert "timed out after 0.01 s" in (await ask(to_stand_in, stand_in, slow, call=call()))["error"]
+    (created,) = stand_in.to("POST", "/agent-runs")
+    (ref,) = created.json["tools"]
+    assert (ref["name"], ref["description"]) == ("lookup", "Is slow.")
+
+
 @pytest.mark.requirement("wire.client.dispatch")
 @pytest.mark.parametrize("kind", [{}, {"kind": "local"}], ids=["missing", "local"])
 async def test_a_call_without_a_kind_is_local(
@@ -99,7 +129,7 @@ async def test_a_call_without_a_kind_is_local(
 
 @pytest.mark.requirement("wire.client.dispatch")
 @pytest.mark.parametrize("kind", ["mcp_local", "a2a_local", "local"])
-async def test_a_call_that_nobody_here_handles_is_answered_with_an_error(
+async def test_call_that_nobody_here_handles_is_answered_with_error(
     to_stand_in: AsyncClient, stand_in: StandIn, kind: str
 ) -> None:
     name = "other" if kind == "local" else "lookup"
@@ -159,7 +189,7 @@ class Shouted(BaseModel):
         return f"{key}!"
 
 
-async def test_a_call_is_not_carried_out_if_the_validators_change_their_own_output(
+async def test_call_is_not_executed_if_validators_change_their_output(
     to_stand_in: AsyncClient, stand_in: StandIn
 ) -> None:
     called: list[str] = []
@@ -223,7 +253,7 @@ async def test_a_bound_method_is_a_tool(to_stand_in: AsyncClient, stand_in: Stan
         tool(Store.lookup)
 
 
-async def test_a_name_that_a_model_may_not_see_is_refused_at_once() -> None:
+async def test_name_that_model_may_not_see_is_refused_at_once() -> None:
     with pytest.raises(InvalidSpec):
         tool(name="get-weather")(lambda: None)
 
@@ -240,7 +270,7 @@ async def test_an_exception_is_told_in_at_most_8_kb(to_stand_in: AsyncClient, st
 
 
 @pytest.mark.requirement("wire.client.dispatch")
-async def test_a_result_over_2_mb_is_an_error_that_says_so(client: AsyncClient) -> None:
+async def test_result_over_2_mb_is_error_that_says_so(client: AsyncClient) -> None:
     @tool(name="lookup")
     def huge(key: str) -> str:
         return "x" * (2 * 1024 * 1024 + 1)
@@ -352,7 +382,7 @@ async def test_a_busy_handler_is_told_when_the_run_has_ended(to_stand_in: AsyncC
     assert answers(stand_in) == []
 
 
-async def test_no_more_calls_of_a_tool_run_at_once_than_it_allows(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+async def test_concurrent_calls_of_a_tool_are_limited(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     now, most = 0, 0
 
     @tool(max_concurrency=2)

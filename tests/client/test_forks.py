@@ -14,7 +14,7 @@ from weftline.testing import ServerProcess
 
 
 @pytest.mark.requirement("run.fork.at_turn", "run.fork.changes", "run.effect.listing")
-def test_a_fork_over_http_goes_on_from_a_turn_without_asking_the_client_again(sync_client: Client) -> None:
+def test_fork_over_http_continues_without_asking_the_client_again(sync_client: Client) -> None:
     asked: list[str] = []
 
     def lookup(key: str) -> str:
@@ -73,7 +73,7 @@ def test_a_fork_by_command_is_compared_with_its_origin(sync_client: Client, serv
 
 
 @pytest.mark.requirement("run.fork.changes")
-async def test_a_fork_may_have_other_tools_and_budgets_and_unknown_ones_are_refused(client: AsyncClient) -> None:
+async def test_fork_may_change_tools_and_budgets(client: AsyncClient) -> None:
     first = (await client.run("hi", model_id="scripted:hello")).run_id
     tools = [{"kind": "local", "name": "lookup", "parameters": {"type": "object"}}]
     changes = {"turn": 0, "modelId": "scripted:budget", "tools": tools, "toolBudgets": {"lookup": {"maxCalls": 1}}}
@@ -97,7 +97,7 @@ CHEAP = {"maxToolCalls": 1, "perToolTimeoutMs": {"look*": 5000}}
 
 @pytest.mark.requirement("run.fork.changes")
 @pytest.mark.parametrize("kind", ["agent", "session"])
-async def test_a_fork_keeps_what_the_agent_or_the_session_of_its_origin_fixes(kind: str, client: AsyncClient) -> None:
+async def test_fork_keeps_what_agent_or_session_of_its_origin_fixes(kind: str, client: AsyncClient) -> None:
     ref = {"kind": "local", "name": "lookup", "parameters": {"type": "object"}}
     spec = {"modelId": "scripted:twice", "systemPrompt": "Be brief.", "tools": [ref], "policy": CHEAP}
     if kind == "agent":
@@ -125,7 +125,7 @@ async def test_a_fork_keeps_what_the_agent_or_the_session_of_its_origin_fixes(ki
 
 
 @pytest.mark.requirement("run.fork.changes")
-async def test_a_fork_has_to_be_given_the_tools_again_whose_secrets_are_not_kept(client: AsyncClient) -> None:
+async def test_fork_must_be_given_tools_with_secrets_again(client: AsyncClient) -> None:
     tool = {
         "kind": "mcp",
         "name": "docs",

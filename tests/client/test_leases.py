@@ -43,7 +43,7 @@ def create(url: str, key: str) -> str:
 
 
 @pytest.mark.requirement("run.lease.restart")
-def test_a_client_takes_over_from_one_that_was_killed_and_keeps_its_lease_when_the_server_is(tmp_path: Path) -> None:
+def test_client_takes_over_a_lease_and_keeps_it_across_restart(tmp_path: Path) -> None:
     began, go_on, carried_out = threading.Event(), threading.Event(), list[str]()
 
     @tool

@@ -218,7 +218,7 @@ async def test_a_failed_create_lets_go_of_the_connection(
     assert not any(thread.name == "weftline-mcp-station" for thread in threading.enumerate())
 
 
-async def test_a_server_that_cannot_be_started_fails_before_anything_is_sent(
+async def test_server_that_cannot_be_started_fails_before_anything_is_sent(
     to_stand_in: AsyncClient, stand_in: StandIn
 ) -> None:
     with pytest.raises(NetworkError):
@@ -240,7 +240,7 @@ def test_a_local_server_is_reached_in_one_way() -> None:
         local_mcp("x", command="a", url="http://b")
 
 
-def test_names_that_a_model_may_not_see_are_changed_and_stay_apart() -> None:
+def test_hidden_names_are_changed_and_stay_distinct() -> None:
     taken: dict[str, str] = {}
     for name in ("get-weather", "get_weather", "get.weather", "x" * 80, "x" * 81, "ok"):
         taken[model_name(name, taken=taken)] = name
@@ -249,9 +249,7 @@ def test_names_that_a_model_may_not_see_are_changed_and_stay_apart() -> None:
     assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in taken)
 
 
-async def test_a_server_that_crashed_is_started_again_for_the_next_call(
-    small_station: SmallStation, tmp_path: Path
-) -> None:
+async def test_server_that_crashed_is_started_again_for_next_call(small_station: SmallStation, tmp_path: Path) -> None:
     station = small_station()
     context, workers = ToolContext(run_id="r", tool_use_id="t", name="x"), Threads(max_per_workspace=1)
 

@@ -20,7 +20,7 @@ async def lookup(key: str) -> str:
     return key
 
 
-async def test_a_field_that_the_server_does_not_know_is_a_user_warning(client: AsyncClient) -> None:
+async def test_field_that_server_does_not_know_is_user_warning(client: AsyncClient) -> None:
     with pytest.warns(UserWarning, match=r"budgets.maxToolTruns .* did you mean maxToolTurns\?") as caught:
         result = await client.run("hi", model_id="scripted:hello", budgets=SLIP)
     assert result.text == "hello"
@@ -60,7 +60,7 @@ async def test_where_warnings_are_errors_no_run_is_left_behind(client: AsyncClie
     assert run.status == "cancelled"
 
 
-async def test_a_cancel_tells_what_it_stopped_and_the_snapshot_keeps_it(client: AsyncClient) -> None:
+async def test_cancel_tells_what_it_stopped_and_snapshot_keeps_it(client: AsyncClient) -> None:
     async with await client.start("hi", model_id="scripted:lookup", tools=[lookup]) as run:
         async for event in run.events(raise_on_failure=False):
             if isinstance(event, CallOpened):

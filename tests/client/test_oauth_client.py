@@ -67,7 +67,7 @@ def test_an_answer_to_another_request_is_refused(stand_in: StandIn) -> None:
     assert stand_in.asked == []
 
 
-async def test_a_token_source_refreshes_once_for_all_and_before_the_token_expires(stand_in: StandIn) -> None:
+async def test_token_source_refreshes_once_for_all_and_before_token_expires(stand_in: StandIn) -> None:
     stand_in.on(
         "POST",
         TOKEN,

@@ -40,9 +40,7 @@ async def test_the_real_server_needs_no_second_request(client: AsyncClient, monk
         assert "hi" in (await session.send("hi")).text
 
 
-async def test_a_stream_that_ends_too_early_is_taken_up_where_it_ended(
-    stand_in: StandIn, to_stand_in: AsyncClient
-) -> None:
+async def test_stream_that_ends_early_is_resumed_there(stand_in: StandIn, to_stand_in: AsyncClient) -> None:
     stand_in.run("run_1", stream(success(2)))
     stand_in.on("POST", RUNS, stream(hybrid(1, "started"), headers=MINE))
     result = await to_stand_in.run("hi")
@@ -61,7 +59,7 @@ async def test_a_stream_that_ends_too_early_is_taken_up_where_it_ended(
     ],
     ids=["json", "odd type", "not acceptable", "a stream of nobody"],
 )
-async def test_a_server_that_cannot_do_it_is_asked_in_two_steps(
+async def test_server_that_cannot_do_it_is_asked_in_two_steps(
     stand_in: StandIn, to_stand_in: AsyncClient, first: object
 ) -> None:
     stand_in.run("run_1", stream(success(1)))
@@ -72,9 +70,7 @@ async def test_a_server_that_cannot_do_it_is_asked_in_two_steps(
     assert stand_in.asked[-1].path == f"{RUNS}/run_1/stream"
 
 
-async def test_a_create_that_got_no_answer_is_repeated_with_its_key(
-    stand_in: StandIn, to_stand_in: AsyncClient
-) -> None:
+async def test_create_that_got_no_answer_is_repeated_with_its_key(stand_in: StandIn, to_stand_in: AsyncClient) -> None:
     busy = reply({"error": "too_many_streams"}, status=429, headers={"Retry-After": "0"})
     stand_in.on("POST", RUNS, busy, stream(success(1), headers=MINE))
     assert (await to_stand_in.run("hi")).run_id == "run_1"
@@ -87,7 +83,7 @@ async def test_a_refusal_is_the_error_that_it_always_was(stand_in: StandIn, to_s
         await to_stand_in.run("hi")
 
 
-async def test_an_answer_that_does_not_come_is_given_up_and_one_that_is_silent_is_reopened(stand_in: StandIn) -> None:
+async def test_missing_answer_is_given_up_and_silent_one_reopened(stand_in: StandIn) -> None:
     stand_in.run("run_1", stream(success(2)))
     stand_in.on("POST", RUNS, stream(hybrid(1, "started"), then="hang", headers=MINE))
     async with AsyncClient(
@@ -107,7 +103,7 @@ async def test_an_answer_that_does_not_come_is_given_up_and_one_that_is_silent_i
             await client.run("hi")
 
 
-async def test_leaving_early_cancels_the_run_and_closing_the_client_does_not(server: ServerProcess, key: str) -> None:
+async def test_leaving_early_cancels_run_and_closing_client_does_not(server: ServerProcess, key: str) -> None:
     async with AsyncClient(api_key=key, workspace="acme", base_url=server.url, retry=QUICK) as client:
         async with await client.start("hi", model_id="scripted:endless") as run:
             await run.take(0)
@@ -119,7 +115,7 @@ async def test_leaving_early_cancels_the_run_and_closing_the_client_does_not(ser
         await client.cancel_run(kept.id)
 
 
-async def test_warnings_of_a_stream_are_pythons_warnings_and_nonsense_is_none(
+async def test_warnings_of_stream_are_pythons_warnings_and_nonsense_is_none(
     stand_in: StandIn, to_stand_in: AsyncClient
 ) -> None:
     notice = '[{"code": "unknown_field", "path": "modelid", "message": "is not known"}]'

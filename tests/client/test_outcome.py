@@ -110,7 +110,7 @@ def test_the_sync_client_raises_the_same(sync_client: Client) -> None:
 
 
 @pytest.mark.requirement("wire.client.outcome")
-async def test_a_run_with_too_many_tool_turns_fails_with_its_subtype(client: AsyncClient) -> None:
+async def test_run_with_too_many_tool_turns_fails_with_its_subtype(client: AsyncClient) -> None:
     @tool
     def lookup(key: str) -> str:
         return key

@@ -82,9 +82,7 @@ async def test_heartbeats_keep_a_stream_open(to_stand_in: AsyncClient, stand_in:
 
 
 @pytest.mark.requirement("wire.client.reconnect")
-async def test_a_call_that_was_answered_is_not_run_again_after_a_break(
-    to_stand_in: AsyncClient, stand_in: StandIn
-) -> None:
+async def test_call_that_was_answered_is_not_run_again_after_break(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     call = hybrid(2, "local_tool_call", toolUseId="u1", name="lookup", args={}, kind="local")
     answered = hybrid(4, "local_tool_call", toolUseId="u2", name="lookup", args={}, kind="local")
     calls: list[int] = []

@@ -80,7 +80,7 @@ async def test_options_are_sent_as_they_are_given(to_stand_in: AsyncClient, stan
 
 
 @pytest.mark.requirement("wire.client.passthrough")
-async def test_what_is_left_unset_is_not_sent(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+async def test_unset_setting_is_not_sent(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     finishing(stand_in)
     messages = [{"role": "user", "content": "hi"}]
     await to_stand_in.run(messages=messages, reasoning_level=None, loop_detection={"consecutiveThreshold": 4})
@@ -133,7 +133,7 @@ async def test_a_run_needs_a_prompt_or_messages(to_stand_in: AsyncClient, stand_
     assert stand_in.asked == []
 
 
-async def test_a_create_that_got_no_answer_is_repeated_under_the_same_key(
+async def test_create_that_got_no_answer_is_repeated_under_same_key(
     to_stand_in: AsyncClient, stand_in: StandIn
 ) -> None:
     finishing(stand_in)

@@ -31,7 +31,12 @@ async def test_a_session_remembers_and_ends_with_its_context(client: AsyncClient
 
 async def test_the_tools_of_a_session_answer_its_runs(client: AsyncClient) -> None:
     async with await client.create_session(model_id="scripted:lookup", tools=[lookup]) as session:
-        assert (await session.send("hi")).text == "It is aa."
+        result = await session.send("hi")
+        assert result.text == "It is aa."
+        asked, answer = await session.history(with_calls=True)
+        assert asked.id != answer.id and {asked.run_id, answer.run_id} == {result.run_id} and not asked.calls
+        assert asked.created_at and answer.created_at and asked.created_at <= answer.created_at
+        assert [(call.name, call.how) for call in answer.calls] == [("lookup", "returned")]
         events = [event async for event in session.stream("again")]
         assert [event.how for event in events if isinstance(event, CallFinished)] == ["returned"]
 

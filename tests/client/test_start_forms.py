@@ -21,7 +21,7 @@ async def new_agent(client: AsyncClient) -> str:
 
 
 @pytest.mark.requirement("run.start.forms")
-async def test_run_waits_start_returns_a_handle_and_all_waiters_get_the_same(
+async def test_run_waits_start_returns_handle_and_all_waiters_get_same(
     client: AsyncClient, server: ServerProcess, key: str
 ) -> None:
     agent = await new_agent(client)
@@ -40,7 +40,7 @@ async def test_run_waits_start_returns_a_handle_and_all_waiters_get_the_same(
             await call("hi", agent_id="nobody")
 
 
-async def test_a_client_can_tell_the_engine_what_the_protocol_lets_it(client: AsyncClient) -> None:
+async def test_client_can_tell_engine_what_protocol_lets_it(client: AsyncClient) -> None:
     since = datetime(2026, 1, 31, tzinfo=UTC)
     run = await client.start(
         "hi",

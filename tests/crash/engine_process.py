@@ -22,10 +22,10 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
+from weftline.spec.plan import plan_from_spec
 from weftline.store import open_store
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
-from weftline.wire.plan import plan_from_spec
 
 STEPS = ("created", "steered", "followed_up", "paused", "resumed", "answered", "ended")
 RUN = 1

@@ -28,7 +28,7 @@ POINTS = [f"await.{word}:{when}" for word in ("opened", "closed", "passed") for 
         ("await.passed:after#1", ""),
     ],
 )
-def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answering: str, tmp_path: Path) -> None:
+def test_call_that_waits_for_person_survives_kill_at(asking: str, answering: str, tmp_path: Path) -> None:
     assert play(tmp_path, "ask", point=asking).returncode == -signal.SIGKILL
     if ":before" in asking:
         assert play(tmp_path, "ask").returncode == -signal.SIGKILL  # nobody may have been asked yet

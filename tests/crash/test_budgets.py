@@ -27,7 +27,7 @@ REFUSED = [("agent", "calls"), ("run", "calls"), ("workspace", "calls")]
 
 
 @pytest.mark.requirement("run.tree.crash", "run.crash.ends")
-def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp_path: Path) -> None:
+def test_accounts_match_the_logs_after_every_kill(tmp_path: Path) -> None:
     points: set[str] = set()
     kills = held_tokens = held_calls = 0
     while True:

@@ -80,7 +80,7 @@ def test_children_in_line_go_on_after_a_kill_at(point: str, tmp_path: Path) -> N
 
 @pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")
 @pytest.mark.parametrize("point", WAITS)
-def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point: str, tmp_path: Path) -> None:
+def test_parent_clock_stops_with_its_child_after_kill_at(point: str, tmp_path: Path) -> None:
     killed = play_apart(waiting_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
     done = play_on(waiting_process.__file__, str(tmp_path))
@@ -100,7 +100,7 @@ def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point
 
 @pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")
 @pytest.mark.parametrize("point", ["await.opened:before", "child.waits:after"])
-def test_no_time_passes_at_any_level_of_a_tree_that_waits_after_a_kill_at(point: str, tmp_path: Path) -> None:
+def test_waiting_trees_spend_no_time_after_a_kill_at(point: str, tmp_path: Path) -> None:
     """The second process answers only once the clocks of all three stand still, by their logs."""
     killed = play_apart(tree_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"

@@ -28,7 +28,7 @@ POINTS = [
 
 @pytest.mark.requirement("run.crash.ends", "run.crash.calls_once", "run.effect.once")
 @pytest.mark.parametrize("point", POINTS)
-def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp_path: Path) -> None:
+def test_code_reads_from_log_what_it_called_before_kill_at(point: str, tmp_path: Path) -> None:
     killed = play_apart(code_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
     (before,) = read_logs(tmp_path / "data").values()

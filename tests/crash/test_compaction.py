@@ -24,7 +24,7 @@ POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
     ("point", "asked"),
     [("compaction.started:after", {1, 2}), ("context.compacted:before", {2}), ("context.compacted:after", {1})],
 )
-def test_a_run_with_a_summary_goes_on_after_a_kill_at(point: str, asked: set[int], tmp_path: Path) -> None:
+def test_run_with_summary_goes_on_after_kill_at(point: str, asked: set[int], tmp_path: Path) -> None:
     killed = play(tmp_path, point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
     done = play_on(compaction_process.__file__, str(tmp_path), "ends")
@@ -51,7 +51,7 @@ def test_a_run_with_a_summary_goes_on_after_a_kill_at(point: str, asked: set[int
         ("undone", "context.restored"),
     ],
 )
-def test_a_run_ends_as_it_would_have_after_a_kill_at(how: str, fact: str, when: str, tmp_path: Path) -> None:
+def test_run_ends_as_it_would_have_after_kill_at(how: str, fact: str, when: str, tmp_path: Path) -> None:
     killed = play(tmp_path, how, point=f"{fact}:{when}")
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {fact}: {killed.stderr}"
     done = play_on(compaction_process.__file__, str(tmp_path), how)

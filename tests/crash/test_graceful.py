@@ -38,9 +38,7 @@ def read_to_the_end(
 
 
 @pytest.mark.requirement("wire.sse.shutdown", "run.crash.graceful")
-def test_a_stop_in_the_middle_of_a_stream_ends_it_between_frames_and_the_run_goes_on(
-    template: Template, tmp_path: Path
-) -> None:
+def test_stop_in_a_stream_ends_it_between_frames(template: Template, tmp_path: Path) -> None:
     with CrashingServer(tmp_path / "server", template=template.store, key=template.key) as server:
         run = server.create(spec("stream"))
 
@@ -60,7 +58,7 @@ def test_a_stop_in_the_middle_of_a_stream_ends_it_between_frames_and_the_run_goe
 
 
 @pytest.mark.requirement("run.crash.graceful")
-def test_a_stop_lets_the_call_under_way_finish_and_begins_no_other(template: Template, tmp_path: Path) -> None:
+def test_stop_lets_call_under_way_finish_and_begins_no_other(template: Template, tmp_path: Path) -> None:
     with CrashingServer(tmp_path / "server", template=template.store, key=template.key) as server:
         run = server.create(spec("slow_tool"))
         server.await_notes(1)
@@ -80,7 +78,7 @@ def test_a_stop_lets_the_call_under_way_finish_and_begins_no_other(template: Tem
 
 @pytest.mark.requirement("run.crash.graceful", "run.effect.once")
 @pytest.mark.parametrize("how", ["a second signal", "the drain time is over"])
-def test_work_that_a_stop_cuts_is_treated_as_after_a_crash(how: str, template: Template, tmp_path: Path) -> None:
+def test_work_that_stop_cuts_is_treated_as_after_crash(how: str, template: Template, tmp_path: Path) -> None:
     drain_s = 0.0 if how == "the drain time is over" else 30.0
     with CrashingServer(tmp_path / "server", template=template.store, key=template.key, drain_s=drain_s) as server:
         run = server.create(spec("slow_tool"))
@@ -111,9 +109,7 @@ def test_a_kill_while_the_store_is_being_closed_loses_nothing(point: str, templa
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_run_that_waits_for_its_client_is_left_as_it_is_by_a_restart(
-    how: str, template: Template, tmp_path: Path
-) -> None:
+def test_run_waiting_for_its_client_is_unchanged_by_a_restart(how: str, template: Template, tmp_path: Path) -> None:
     with CrashingServer(tmp_path / "server", template=template.store, key=template.key) as server:
         run = server.create(spec("ask"))
         offer = next(event for event in server.stream(run) if event.type == "local_tool_call")

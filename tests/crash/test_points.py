@@ -116,7 +116,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
 
 
 @pytest.mark.requirement("run.crash.points")
-def test_nothing_but_the_writer_and_the_opening_of_a_store_writes(project_root: Path) -> None:
+def test_nothing_but_writer_and_opening_of_store_writes(project_root: Path) -> None:
     """The writer hits a point for each of its transactions, so a write that has none would have to pass it by."""
     package = project_root / "src" / "weftline"
     sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}

@@ -20,7 +20,7 @@ POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
 
 @pytest.mark.requirement("run.crash.ends", "run.policy.decision")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, tmp_path: Path) -> None:
+def test_run_with_a_policy_survives_a_kill_at(point: str, tmp_path: Path) -> None:
     plan = (point,) if not point.startswith("run.unattended") else ("turn.completed:after", point)
     for death in plan:
         killed = play_apart(policy_process.__file__, str(tmp_path), point=death)

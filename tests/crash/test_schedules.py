@@ -17,7 +17,7 @@ NOTES = ["job:before#3", "job:after#3", "job:before#4", "job:after#4"]
 
 
 @pytest.mark.parametrize("point", [*RUNS, *NOTES])
-def test_each_time_of_a_schedule_has_one_run_after_a_kill_at(point: str, tmp_path: Path) -> None:
+def test_each_time_of_schedule_has_one_run_after_kill_at(point: str, tmp_path: Path) -> None:
     assert play(tmp_path, hours=2, point=point).returncode == -signal.SIGKILL
     for hours, times in ((2, "13:00 14:00"), (3, "13:00 14:00 15:00")):
         done = play(tmp_path, hours=hours)

@@ -15,7 +15,6 @@ from msgspec import Raw
 
 from weftline.kernel.bodies import note_body
 from weftline.messages import Image, OutputSchema, ProviderCall, Text, User
-from weftline.net.charset import decoded
 from weftline.net.sse import SseParser
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.anthropic.schema import input_schema, report_for
@@ -29,8 +28,9 @@ from weftline.providers.names import repaired
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.providers.openai.schema import tool_schema
-from weftline.providers.openai.think_tags import ThinkTags
+from weftline.providers.openai.thinking import ThinkTags
 from weftline.testing.recordings import RecordedTransport, replay
+from weftline.text.characters import decoded
 from weftline.text.redaction import Redactor
 from weftline.tools.a2a import answer_text
 from weftline.tools.arguments import InvalidArguments, object_args

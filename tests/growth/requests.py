@@ -27,13 +27,14 @@ from weftline.server.routes.every import ROUTES
 from weftline.server.routes.lists import key_of
 from weftline.server.routes.runs import ROUTES as OF_RUNS
 from weftline.server.sse import resume_point
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.plan import plan_from_spec
 from weftline.text.canonical import NotCanonical, canonical, parse
 from weftline.text.json_size import excess, has_more_values
 from weftline.text.percent import decoded_up_to
 from weftline.text.schema_cost import TooCostly, measured
 from weftline.wire.json_text import decode_object
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
+from weftline.wire.requests import parse_tool_result
 from weftline.workspace.grants import OAuthError
 from weftline.workspace.redirects import redirect_uri
 

@@ -74,7 +74,7 @@ async def test_gates_of_a_large_batch_let_others_have_a_turn() -> None:
 
 
 @pytest.mark.parametrize("what", ["pause", "cancel", "steer"])
-async def test_what_arrives_between_two_calls_of_a_large_batch_counts_at_once(what: str) -> None:
+async def test_input_between_two_calls_of_a_batch_counts(what: str) -> None:
     looked = 0
     begun, asked = asyncio.Event(), asyncio.Event()
 
@@ -106,7 +106,7 @@ async def test_what_arrives_between_two_calls_of_a_large_batch_counts_at_once(wh
 
 
 @pytest.mark.parametrize("at", range(MAX_WITHOUT_PAUSE - 4, MAX_WITHOUT_PAUSE + 1))
-async def test_a_stop_between_two_calls_of_a_large_batch_leaves_none_in_doubt(at: int) -> None:
+async def test_stop_between_two_calls_of_a_batch_leaves_no_doubt(at: int) -> None:
     paid: list[int] = []
     stopping: list[asyncio.Task[object]] = []
 

@@ -23,7 +23,7 @@ def names_begun(world: World) -> list[str]:
 
 
 @pytest.mark.requirement("run.confirm.asked")
-def test_the_other_calls_of_a_turn_do_not_wait_for_people() -> None:
+def test_other_calls_of_turn_do_not_wait_for_people() -> None:
     world = asked("wire", "look", "wire", "save")
     assert [head.id for head in world.heads(AwaitOpened)] == ["await_0_0_1", "await_0_2_1"]
     while world.tool_calls:
@@ -40,7 +40,7 @@ def test_the_other_calls_of_a_turn_do_not_wait_for_people() -> None:
 
 
 @pytest.mark.requirement("run.grant.bound", "run.grant.edited")
-def test_a_call_begins_with_the_arguments_that_were_approved_and_is_announced_with_them() -> None:
+def test_call_is_announced_and_begins_with_the_approved_arguments() -> None:
     world = asked("wire")
     assert world.heads(CallOpened) == []
     assert world.say("approved", digest="edited")
@@ -50,7 +50,7 @@ def test_a_call_begins_with_the_arguments_that_were_approved_and_is_announced_wi
 
 
 @pytest.mark.requirement("run.grant.expiry")
-def test_an_approval_that_has_lapsed_before_its_call_begins_is_asked_for_again() -> None:
+def test_lapsed_approval_is_requested_again_before_its_call() -> None:
     world = asked("look", "wire", limits=Limits(grant_ttl_us=60 * SECOND))
     assert world.say("approved")
     assert decide(world.state).due_at == AT0 + 60 * SECOND
@@ -63,7 +63,7 @@ def test_an_approval_that_has_lapsed_before_its_call_begins_is_asked_for_again()
 
 
 @pytest.mark.requirement("run.grant.single_use")
-def test_an_approval_is_for_one_call_and_stays_with_it_through_a_crash() -> None:
+def test_approval_is_for_one_call_and_survives_a_crash() -> None:
     world = asked("wipe", "wipe")
     assert world.say("approved")
     assert len(world.tool_calls) == 1
@@ -76,7 +76,7 @@ def test_an_approval_is_for_one_call_and_stays_with_it_through_a_crash() -> None
 
 
 @pytest.mark.requirement("run.pause.while_waiting")
-def test_a_paused_run_takes_an_answer_and_a_resumed_one_waits_for_it() -> None:
+def test_paused_run_takes_answer_and_resumed_one_waits_for_it() -> None:
     world = asked("wire")
     world.pause()
     assert world.say("approved")
@@ -92,7 +92,7 @@ def test_a_paused_run_takes_an_answer_and_a_resumed_one_waits_for_it() -> None:
 
 
 @pytest.mark.requirement("run.await.once")
-def test_an_await_has_one_answer_of_a_kind_that_it_takes() -> None:
+def test_await_has_one_answer_of_kind_that_it_takes() -> None:
     world = asked("wire", "ask_user", "present_plan")
     assert not world.say("answered", "await_0_0_1")
     assert not world.say("approved", "await_0_1_1")
@@ -105,7 +105,7 @@ def test_an_await_has_one_answer_of_a_kind_that_it_takes() -> None:
     assert world.hows(0) == ["answered", "answered"]
 
 
-def test_a_client_is_offered_a_call_only_when_it_is_approved() -> None:
+def test_client_is_offered_call_only_when_it_is_approved() -> None:
     world = asked("local_wire")
     assert world.heads(CallOpened) == []
     assert world.say("approved")
@@ -114,7 +114,7 @@ def test_a_client_is_offered_a_call_only_when_it_is_approved() -> None:
 
 
 @pytest.mark.requirement("run.confirm.expiry")
-def test_what_nobody_answers_in_time_is_denied_or_ends_the_run() -> None:
+def test_unanswered_question_is_denied_or_ends_the_run() -> None:
     for rule, hows in (("deny", ["denied"]), ("end", ["not_run"])):
         world = asked("wire", limits=Limits(await_timeout_us=5 * SECOND, on_await_expired=rule))  # type: ignore[arg-type]
         assert decide(world.state).due_at == AT0 + 5 * SECOND
@@ -135,7 +135,7 @@ def test_steering_and_a_cancel_withdraw_what_people_are_asked() -> None:
         assert world.heads(CallStarted) == []
 
 
-def test_a_person_is_asked_about_a_call_in_doubt_and_says_what_became_of_it() -> None:
+def test_person_resolves_a_call_in_doubt() -> None:
     for outcome, hows, starts in (("approved", [], 2), ("answered", ["returned"], 1), ("denied", ["in_doubt"], 1)):
         world = asked("pay", limits=Limits(in_doubt="ask"))
         world.crash()
@@ -146,7 +146,7 @@ def test_a_person_is_asked_about_a_call_in_doubt_and_says_what_became_of_it() ->
         assert (world.hows(0), len(world.heads(CallStarted))) == (hows, starts)
 
 
-def test_a_run_without_anybody_to_ask_ends_when_only_people_could_help() -> None:
+def test_run_without_people_ends_when_only_they_could_help() -> None:
     world = asked("wire", "look", limits=Limits(nobody_to_ask=True, await_gate=True))
     (consult,) = [command for command in world.running if hasattr(command, "id")]
     assert not world.state.ended
@@ -171,7 +171,7 @@ def test_nobody_is_asked_about_a_call_that_cannot_begin_anyway() -> None:
 @pytest.mark.requirement("run.await.tool_question")
 @pytest.mark.parametrize("outcome", ["answered", "denied"])
 @pytest.mark.parametrize("crash", ["", "before", "after"])
-def test_a_tool_that_asked_is_never_carried_out_again_wherever_the_process_dies(outcome: str, crash: str) -> None:
+def test_tool_that_asked_is_never_repeated_wherever_it_dies(outcome: str, crash: str) -> None:
     world = asked("pay", "look")
     assert world.asks_back(world.tool_calls[0])
     if crash == "before":
@@ -190,7 +190,7 @@ def test_a_tool_that_asked_is_never_carried_out_again_wherever_the_process_dies(
     assert [head.index for head in world.heads(CallStarted)].count(0) == 1 and world.end.status == "succeeded"
 
 
-def test_a_tool_asks_once_and_only_in_a_run_that_may_be_interrupted() -> None:
+def test_tool_asks_once_and_only_in_interruptible_runs() -> None:
     world = asked("look", limits=Limits(interrupts_allowed=False))
     assert not world.asks_back(world.tool_calls[0])
     world = asked("look")
@@ -200,7 +200,7 @@ def test_a_tool_asks_once_and_only_in_a_run_that_may_be_interrupted() -> None:
     assert not world.asks_back(command)
 
 
-def test_a_cancel_takes_back_what_a_tool_asked_and_leaves_no_doubt() -> None:
+def test_cancel_takes_back_what_tool_asked_and_leaves_no_doubt() -> None:
     world = asked("pay")
     assert world.asks_back(world.tool_calls[0]) and world.cancel()
     assert (world.hows(0), world.heads(AwaitClosed)[0].outcome) == (["cancelled"], "withdrawn")
@@ -216,7 +216,7 @@ def test_a_question_of_a_tool_expires_like_any_other() -> None:
     assert world.hows(0) == ["denied"]
 
 
-def test_an_agent_is_not_called_with_an_approval_that_has_lapsed_since_its_call_was_announced() -> None:
+def test_agent_is_not_called_with_a_lapsed_approval() -> None:
     world = asked("hire", limits=Limits(grant_ttl_us=60 * SECOND))
     assert world.say("approved") and world.heads(CallOpened)
     assert [type(command) for command in world.running] == [StartChild]
@@ -230,7 +230,7 @@ def test_an_agent_is_not_called_with_an_approval_that_has_lapsed_since_its_call_
 
 @pytest.mark.parametrize("outcome", ["answered", "denied"])
 @pytest.mark.parametrize("ending", ["cancel", "timeout", "time_budget"])
-def test_what_a_person_said_stands_although_the_run_ends_before_it_is_acted_on(outcome: str, ending: str) -> None:
+def test_persons_decision_survives_the_end_of_the_run(outcome: str, ending: str) -> None:
     policy = PolicyRule(time_budget_us=9 * SECOND) if ending == "time_budget" else None
     world = asked("pay", "ask_user", "local", limits=Limits(policy=policy, local_timeout_us=5 * SECOND))
     assert world.asks_back(world.tool_calls[0])
@@ -250,7 +250,7 @@ def test_what_a_person_said_stands_although_the_run_ends_before_it_is_acted_on(o
     assert (hows[0], hows[1]) == said
 
 
-def test_what_a_person_knows_of_a_call_in_doubt_stands_although_the_run_is_cancelled() -> None:
+def test_persons_knowledge_of_a_doubt_survives_a_cancel() -> None:
     world = asked("pay", limits=Limits(in_doubt="ask"))
     world.crash()
     world.auto = False

@@ -22,7 +22,7 @@ def told(world: World) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @given(histories)
-def test_pauses_and_resumes_alternate_and_no_model_is_asked_in_between(history: History) -> None:
+def test_pauses_and_resumes_alternate_without_model_calls(history: History) -> None:
     world = lived(history)
     bring_to_its_end(world)
     waiting, s, paused = Waiting(), State(), False
@@ -43,7 +43,7 @@ def test_pauses_and_resumes_alternate_and_no_model_is_asked_in_between(history: 
 
 
 @given(histories)
-def test_a_reader_who_begins_in_the_middle_is_told_the_same(history: History) -> None:
+def test_reader_who_begins_in_middle_is_told_same(history: History) -> None:
     """It has seen the whole log before, so far as there is one, and sees the rest as it comes."""
     facts = [head for _at, head in lived(history).facts]
     whole, early, late = Waiting(), Waiting(), Waiting()
@@ -78,7 +78,7 @@ def test_one_pause_for_all_questions_and_offers_of_a_turn() -> None:
     assert world.model_calls == 2
 
 
-def test_a_run_whose_questions_are_answered_while_it_works_never_stands_still() -> None:
+def test_run_answered_while_it_works_never_stands_still() -> None:
     world = World()
     world.reply(call("wire", "look"))
     assert world.say("denied", "await_0_0_1")

@@ -33,7 +33,7 @@ def stored(body: bodies.TurnBody) -> bodies.TurnBody:
     return bodies.decode_turn(bodies.encode(body))
 
 
-def test_final_arguments_that_are_the_models_own_text_are_stored_once() -> None:
+def test_final_arguments_that_are_models_own_text_are_stored_once() -> None:
     body = turn_of(asking('{"a":1}', "{}"), [b'{"a":1}', b"{}"])
     assert body.calls == ()
     assert bodies.encode(body).count(b"{}") == 1
@@ -47,7 +47,7 @@ def test_final_arguments_come_back_byte_for_byte() -> None:
     assert [one.args is UNSET for one in body.calls] == [False, True, False]
 
 
-def test_what_the_model_reads_of_invalid_arguments_stands_with_the_turn() -> None:
+def test_invalid_argument_text_stays_with_its_turn() -> None:
     body = stored(turn_of(asking("{}", "{}"), [b"{}", b"{}"], ("", "a is missing")))
     assert [one.invalid for one in body.calls] == ["", "a is missing"]
     assert bodies.turn_args(body) == [b"{}", b"{}"]
@@ -59,12 +59,12 @@ def test_every_call_needs_its_arguments() -> None:
         bodies.turn_args(body)
 
 
-def test_half_a_character_in_the_models_text_is_never_taken_for_the_final_arguments() -> None:
+def test_unpaired_surrogate_is_never_taken_as_final_arguments() -> None:
     body = turn_of(asking('"\ud800"'), [b'"?"'])
     assert body.calls == (bodies.TurnCall(Raw(b'"?"')),)
 
 
-def test_a_created_run_gives_back_what_was_sent_byte_for_byte() -> None:
+def test_created_run_gives_back_what_was_sent_byte_for_byte() -> None:
     sent = b'{"prompt" : "hi",\t"x": 1.0}'
     body = bodies.decode_created(bodies.encode(bodies.CreatedBody(Raw(b'{"v":1}'), Raw(sent))))
     assert (bytes(body.plan), body.sent is not UNSET and bytes(body.sent)) == (b'{"v":1}', sent)
@@ -76,7 +76,7 @@ def test_a_body_with_a_field_more_can_still_be_read() -> None:
 
 
 @given(histories)
-def test_the_digest_of_a_call_is_that_of_the_bytes_stored_with_its_turn(history: History) -> None:
+def test_call_digest_is_that_of_its_stored_bytes(history: History) -> None:
     for entry in lived(history).entries:
         if isinstance(entry.head, TurnCompleted):
             args = bodies.turn_args(bodies.decode_turn(entry.body))
@@ -95,7 +95,7 @@ def test_every_entry_of_a_history_is_at_most_one_event(history: History) -> None
     assert all(isinstance(json.loads(payload), dict) for _, payload in events)
 
 
-def test_a_turn_that_stops_before_its_calls_open_has_all_that_the_next_process_needs() -> None:
+def test_turn_stopped_before_its_calls_can_be_resumed() -> None:
     world = World()
     world.auto = False
     world.reply(call(Ask("pay", {"amount": 1})))

@@ -17,7 +17,7 @@ def pays(first: int, count: int) -> list[Ask]:
 
 
 @pytest.mark.requirement("run.budget.intercept")
-def test_a_call_beyond_its_budget_is_answered_unstarted_and_the_others_run() -> None:
+def test_call_beyond_its_budget_is_answered_unstarted_and_others_run() -> None:
     world = World(Limits(tool_budgets={"pay": 2})).play(call(*pays(0, 3), "look"), text())
     assert [head.how for head in sorted(world.heads(CallClosed), key=lambda head: head.index)] == [
         "returned",
@@ -42,7 +42,7 @@ def test_blocked_calls_are_not_counted_and_the_call_index_rises() -> None:
 
 @pytest.mark.requirement("run.budget.intercept")
 @pytest.mark.parametrize("name", ["pay", "local"])
-def test_a_budget_of_zero_lets_none_through_and_offers_none_to_a_client(name: str) -> None:
+def test_budget_of_zero_lets_no_call_through_or_to_clients(name: str) -> None:
     world = World(Limits(tool_budgets={name: 0})).play(call(name), call(Ask(name, {"x": 1})), text())
     assert world.hows() == ["budget", "budget"]
     assert world.executions == []
@@ -57,7 +57,7 @@ def test_unknown_and_invalid_calls_count() -> None:
     assert world.hows(1) == ["budget", "budget"]
 
 
-def test_each_tool_has_a_budget_of_its_own_and_others_have_none() -> None:
+def test_tools_have_separate_budgets() -> None:
     world = World(Limits(tool_budgets={"pay": 1, "save": 2}))
     world.play(call(*pays(0, 2), "save", Ask("save", {"x": 1}), Ask("save", {"x": 2}), *["look"] * 4), text())
     assert sorted(world.hows()) == ["budget"] * 2 + ["returned"] * 7
@@ -72,7 +72,7 @@ def test_a_skipped_call_gives_its_place_back() -> None:
     assert world.hows() == ["returned", "skipped", "returned"]
 
 
-def test_a_repeat_of_a_doubtful_call_takes_no_place_of_another_call() -> None:
+def test_repeat_of_doubtful_call_takes_no_place_of_another_call() -> None:
     world = World(Limits(tool_budgets={"pay": 2}))
     world.reply(call(*pays(0, 1)))
     world.crash()
@@ -89,7 +89,7 @@ def test_a_budget_goes_on_over_a_crash_and_a_pause() -> None:
     assert world.hows() == ["returned", "budget"]
 
 
-def test_beyond_max_tool_turns_the_run_fails_and_its_calls_are_answered() -> None:
+def test_run_fails_beyond_max_tool_turns_with_calls_answered() -> None:
     world = World(Limits(max_tool_turns=2)).play(call("look"), call("save"), call("pay", "local"))
     assert world.hows() == ["returned", "returned", "not_run", "not_run"]
     assert (world.end.status, world.end.code, world.end.reason) == ("failed", "max_tool_turns", "max_tool_turns")
@@ -97,7 +97,7 @@ def test_beyond_max_tool_turns_the_run_fails_and_its_calls_are_answered() -> Non
     assert world.model_calls == 3
 
 
-def test_beyond_max_tool_turns_a_final_turn_can_be_asked_for_instead() -> None:
+def test_final_turn_can_replace_failure_beyond_max_tool_turns() -> None:
     world = World(Limits(max_tool_turns=2, on_max_tool_turns="finalize"))
     world.play(call("look"), call("save"), call("pay", "local"), text())
     assert world.hows() == ["returned", "returned", "not_run", "not_run"]
@@ -107,7 +107,7 @@ def test_beyond_max_tool_turns_a_final_turn_can_be_asked_for_instead() -> None:
     assert world.model_calls == 4
 
 
-def test_a_run_that_answers_within_its_tool_turns_carries_no_reason() -> None:
+def test_run_that_answers_within_its_tool_turns_carries_no_reason() -> None:
     world = World(Limits(max_tool_turns=2)).play(call("look"), call("save"), text())
     assert (world.end.status, world.end.reason) == ("succeeded", "")
 
@@ -122,7 +122,7 @@ def test_no_tool_turn_at_all_is_allowed(outcome: str) -> None:
 
 
 @pytest.mark.requirement("run.budget.counter")
-def test_a_counter_goes_on_over_a_pause_an_await_a_summary_and_a_restart() -> None:
+def test_counter_goes_on_over_pause_await_summary_and_restart() -> None:
     rule = CompactionRule(at_tokens=150)
     world = World(Limits(tool_budgets={"look": 3, "wire": 1}, compaction=rule))
     world.reply(call("look", "wire"))

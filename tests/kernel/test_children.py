@@ -32,7 +32,7 @@ def begun(*names: str, limits: Limits | None = None, rules: int = RULES) -> Worl
     return World(limits, rules=rules).play(call(*[Ask(name, {"x": index}) for index, name in enumerate(names)]))
 
 
-def test_a_call_begins_with_its_child_waits_for_its_end_and_then_has_its_result() -> None:
+def test_call_begins_with_its_child_and_ends_with_its_result() -> None:
     world = World()
     world.reply(call("ask"))
     assert world.running == [StartChild(0, 0)]
@@ -75,7 +75,7 @@ def test_a_child_that_cannot_be_made_closes_its_call() -> None:
     assert isinstance(world.running[0], CallModel)
 
 
-def test_calls_of_one_turn_keep_their_order_unless_all_are_concurrent() -> None:
+def test_calls_of_a_turn_keep_order_unless_all_are_concurrent() -> None:
     assert begun("ask", "ask").state.open_children == ["run-0-0"]
     assert begun("delegate", "delegate").state.open_children == ["run-0-0", "run-0-1"]
 
@@ -101,7 +101,7 @@ def test_other_calls_pass_children_that_wait_in_line() -> None:
 
 
 @pytest.mark.requirement("loop.spawn.limits")
-def test_children_that_wait_in_line_are_never_made_after_a_cancel() -> None:
+def test_children_that_wait_in_line_are_never_made_after_cancel() -> None:
     world = begun(*["delegate"] * 3, limits=Limits(max_children=1))
     world.cancel()
     world.child_ends(0, "cancelled")
@@ -131,7 +131,7 @@ def test_an_approved_child_waits_in_line_too() -> None:
     assert world.children == [1]
 
 
-def test_two_children_that_are_made_at_the_same_moment_take_one_place() -> None:
+def test_two_children_made_at_once_take_one_place() -> None:
     world = World(Limits(max_children=1))
     world.reply(call("hire", "delegate"))
     world.say("approved")
@@ -151,7 +151,7 @@ def test_a_run_without_room_for_any_child_refuses_them() -> None:
     assert prompts.subagents.NO_CHILDREN in world.texts(CallClosed)
 
 
-def test_runs_of_the_first_rules_still_refuse_children_beyond_the_limit() -> None:
+def test_runs_of_first_rules_still_refuse_children_beyond_limit() -> None:
     world = begun(*["delegate"] * 5, limits=Limits(tool_budgets={"delegate": 9}), rules=1)
     assert world.state.open_children == ["run-0-0", "run-0-1", "run-0-2"]
     assert world.hows() == ["blocked", "blocked"]
@@ -192,7 +192,7 @@ def test_a_cancel_waits_for_children_and_for_nothing_else() -> None:
     assert world.hows() == ["returned", "cancelled", "cancelled"]
 
 
-def test_a_child_that_was_being_made_when_the_run_was_paused_or_cancelled_is_not() -> None:
+def test_child_in_the_making_is_dropped_on_pause_or_cancel() -> None:
     for stop in (World.pause, World.cancel):
         world = World()
         world.reply(call("ask"))
@@ -209,7 +209,7 @@ def test_a_deadline_that_would_end_the_run_waits_for_children() -> None:
     assert world.end.code == "local_timeout"
 
 
-def test_a_run_that_will_end_with_its_children_asks_nobody_again_and_keeps_its_other_deadlines() -> None:
+def test_run_ending_with_its_children_keeps_its_other_deadlines() -> None:
     limits = Limits(local_timeout_us=5 * SECOND, grant_ttl_us=6 * SECOND, await_timeout_us=20 * SECOND)
     world = World(limits)
     world.reply(call("delegate", "local_read", "wire", "wire"))
@@ -225,7 +225,7 @@ def test_a_run_that_will_end_with_its_children_asks_nobody_again_and_keeps_its_o
 
 
 @pytest.mark.requirement("loop.spawn.result")
-def test_what_children_used_is_part_of_the_totals_and_of_the_limit() -> None:
+def test_usage_of_children_counts_in_totals_and_limits() -> None:
     world = begun("ask", limits=Limits(max_cost_nusd=7))
     before = world.state.totals
     world.child_ends(0)
@@ -235,7 +235,7 @@ def test_what_children_used_is_part_of_the_totals_and_of_the_limit() -> None:
     assert [head.reason for head in world.heads(FinalForced)] == ["max_cost"]
 
 
-def test_an_end_that_nobody_waits_for_is_refused_and_a_stored_one_is_damage() -> None:
+def test_useless_end_is_refused_and_a_stored_one_is_damage() -> None:
     world = begun("look")
     end = ChildEnded(0, 0, "succeeded")
     assert not accepts(world.state, end)

@@ -15,7 +15,7 @@ from .world import AT0, SECOND, World, call, text
 MINUTE = 60 * SECOND
 
 
-def test_client_calls_are_offered_all_at_once_and_before_anything_starts() -> None:
+def test_client_calls_are_offered_at_once_before_anything_starts() -> None:
     world = World()
     world.reply(call("look", "local", "save", "local_read"))
     kinds = [type(entry.head) for entry in world.entries]
@@ -48,7 +48,7 @@ def test_an_open_call_is_found_by_its_id() -> None:
     assert open_question(world.state, "c0-2") is None
 
 
-def test_a_client_cannot_answer_a_call_of_the_server_nor_one_of_another_turn() -> None:
+def test_client_cannot_answer_calls_of_the_server_or_another_turn() -> None:
     world = World()
     world.reply(call("look", "local", "save"))
     assert not world.answer(0)
@@ -69,7 +69,7 @@ def test_past_its_deadline_a_client_call_ends_the_run() -> None:
     assert (world.end.status, world.end.code) == ("failed", "local_timeout")
 
 
-def test_a_run_that_ends_at_a_deadline_closes_its_other_calls() -> None:
+def test_run_that_ends_at_deadline_closes_its_other_calls() -> None:
     world = World()
     world.reply(call("local", "pay", "save"))
     world.wait_until(AT0 + 5 * MINUTE)
@@ -77,7 +77,7 @@ def test_a_run_that_ends_at_a_deadline_closes_its_other_calls() -> None:
     assert world.end.code == "local_timeout"
 
 
-def test_past_its_deadline_a_client_call_can_be_reported_to_the_model_instead() -> None:
+def test_overdue_client_call_can_be_reported_to_the_model() -> None:
     world = World(Limits(on_local_timeout="report", local_timeout_us=MINUTE)).play(call("local", "local_read"))
     world.wait_until(AT0 + MINUTE)
     assert world.hows() == ["timeout", "timeout"]

@@ -33,7 +33,7 @@ def test_a_run_without_a_rule_measures_nothing() -> None:
     assert not world.heads(ContextMeasured)
 
 
-def test_a_request_that_is_small_enough_is_sent_as_it_is() -> None:
+def test_request_that_is_small_enough_is_sent_as_it_is() -> None:
     world = world_of(CompactionRule(at_tokens=100)).play(call("look"), text())
     assert [head.turn for head in world.heads(ContextMeasured)] == [0, 1]
     assert not world.heads(CompactionStarted)
@@ -49,7 +49,7 @@ def test_a_larger_one_waits_for_its_summary() -> None:
 
 
 @pytest.mark.requirement("run.history.compress_kept")
-def test_the_next_summary_waits_until_the_conversation_has_grown_by_a_quarter_of_the_limit() -> None:
+def test_next_summary_waits_for_a_quarter_of_the_limit() -> None:
     world = world_of()
     world.summarized(world.summaries[0], after=95)
     for tokens, expected in ((110, 1), (117, 1), (118, 2)):
@@ -59,7 +59,7 @@ def test_the_next_summary_waits_until_the_conversation_has_grown_by_a_quarter_of
 
 
 @pytest.mark.parametrize("reason", ["error", "useless"])
-def test_a_summary_that_fails_does_not_end_the_run_and_is_not_tried_at_every_turn(reason: str) -> None:
+def test_failed_summary_does_not_end_the_run(reason: str) -> None:
     world = world_of()
     world.not_summarized(world.summaries[0], "error" if reason == "error" else "useless", retryable=True)
     world.play(*[call("look", "scan")] * 2)
@@ -80,7 +80,7 @@ def test_nothing_is_asked_for_where_nothing_can_be_left_out() -> None:
     assert len(world.heads(CompactionStarted)) == 1
 
 
-def test_turns_are_a_limit_too_and_one_that_fails_waits_for_more_of_them() -> None:
+def test_turn_limit_waits_for_more_if_one_fails() -> None:
     world = world_of(CompactionRule(at_turns=8))
     for turns, expected in ((7, 0), (8, 1), (9, 1), (10, 2), (11, 2)):
         world.turns = turns
@@ -128,14 +128,14 @@ def test_a_fallback_is_asked_when_a_summary_did_not_help() -> None:
     assert world.model_call == CallModel(0, 3, choice=1)
 
 
-def test_without_anything_to_leave_out_a_refused_request_fails_the_run_as_ever() -> None:
+def test_unshortenable_request_fails_the_run() -> None:
     world = world_of(CompactionRule())
     world.spare = 0
     world.reply(OVERFLOW)
     assert (world.end.status, world.end.code) == ("failed", "context_window")
 
 
-def test_a_summary_that_the_run_cannot_do_without_is_retried_like_a_model_call() -> None:
+def test_required_summary_is_retried_like_a_model_call() -> None:
     world = world_of(CompactionRule(), max_retries=1)
     world.reply(OVERFLOW)
     world.not_summarized(world.summaries[0], retryable=True, retry_after_us=5 * SECOND)
@@ -147,7 +147,7 @@ def test_a_summary_that_the_run_cannot_do_without_is_retried_like_a_model_call()
     assert (world.end.status, world.end.code) == ("failed", "context_window")
 
 
-def test_one_that_a_crash_cut_off_is_counted_and_asked_for_once_more() -> None:
+def test_question_cut_by_a_crash_is_counted_and_repeated() -> None:
     world = world_of()
     world.crash()
     assert world.heads(CompactionFailed) == [
@@ -192,7 +192,7 @@ def test_a_paused_run_asks_for_no_summary() -> None:
     assert world.summaries == [Compact(1)]
 
 
-def test_one_that_was_taken_back_is_made_again_only_if_there_is_no_other_way() -> None:
+def test_undone_summary_is_repeated_only_if_necessary() -> None:
     world = world_of()
     assert not world.restore(), "there is nothing to take back yet"
     world.summarized(world.summaries[0])
@@ -206,7 +206,7 @@ def test_one_that_was_taken_back_is_made_again_only_if_there_is_no_other_way() -
     assert world.summaries == [Compact(2)]
 
 
-def test_a_summary_is_not_taken_back_while_the_next_one_is_being_written() -> None:
+def test_summary_is_not_undone_while_another_is_written() -> None:
     world = world_of()
     world.summarized(world.summaries[0])
     world.tokens = 1000
@@ -218,7 +218,7 @@ def test_a_summary_is_not_taken_back_while_the_next_one_is_being_written() -> No
     assert world.restore()
 
 
-def test_a_summary_that_a_thread_left_is_in_force_and_costs_nothing() -> None:
+def test_summary_that_thread_left_is_in_force_and_costs_nothing() -> None:
     world = world_of(CompactionRule(at_tokens=100))
     world.offer(ContextCompacted(0, 4, 200, 60, cost_nusd=0))
     assert not world.state.compaction.in_force, "nobody outside can state one"

@@ -29,7 +29,7 @@ def in_batch(*names: str) -> World:
     return world
 
 
-def test_a_pause_lets_the_running_call_finish_and_starts_nothing_after_it() -> None:
+def test_pause_lets_running_call_finish_and_starts_nothing_after_it() -> None:
     world = in_batch("look", "save", "pay")
     assert world.pause()
     assert world.state.status == "paused"
@@ -74,7 +74,7 @@ def test_steering_in_a_pause_waits_for_the_resume() -> None:
     assert world.hows() == ["returned", "skipped"]
 
 
-def test_a_client_may_answer_in_a_pause_and_the_run_waits_for_the_resume() -> None:
+def test_client_may_answer_in_pause_and_run_waits_for_resume() -> None:
     world = in_batch("local")
     world.pause()
     assert world.answer(0)
@@ -103,7 +103,7 @@ def test_a_run_is_not_resumed_by_a_crash() -> None:
     assert world.running == [RunTool(0, 0, 2)]
 
 
-def test_a_cancel_closes_every_call_and_what_was_begun_is_in_doubt_unless_it_only_read() -> None:
+def test_cancel_closes_every_call_and_marks_doubt() -> None:
     world = World()
     world.reply(call("scan", "send", "local_read"))
     world.cancel("parent")
@@ -113,7 +113,7 @@ def test_a_cancel_closes_every_call_and_what_was_begun_is_in_doubt_unless_it_onl
 
 
 @pytest.mark.parametrize("name", ["save", "move", "pay"])
-def test_a_cancel_leaves_a_call_in_doubt_that_may_have_changed_something(name: str) -> None:
+def test_cancel_leaves_call_in_doubt_that_may_have_changed_something(name: str) -> None:
     world = in_batch(name)
     world.cancel()
     assert world.hows() == ["in_doubt"]
@@ -125,7 +125,7 @@ def test_a_cancel_answers_calls_that_never_began() -> None:
     assert world.hows() == ["in_doubt", "cancelled", "cancelled"]
 
 
-def test_a_cancel_closes_the_model_call_and_counts_what_it_may_have_cost() -> None:
+def test_cancel_closes_the_model_call_and_counts_its_cost() -> None:
     world = World()
     world.cancel()
     failed = world.heads(AttemptFailed)
@@ -133,7 +133,7 @@ def test_a_cancel_closes_the_model_call_and_counts_what_it_may_have_cost() -> No
     assert world.end.usage == failed[0].usage
 
 
-def test_calls_of_a_turn_that_completes_right_after_a_cancel_are_answered_unstarted() -> None:
+def test_calls_completed_after_a_cancel_are_answered_unstarted() -> None:
     world = World()
     world.auto = False
     world.cancel()
@@ -144,7 +144,7 @@ def test_calls_of_a_turn_that_completes_right_after_a_cancel_are_answered_unstar
     assert world.end.status == "cancelled"
 
 
-def test_a_late_result_after_a_cancel_is_refused_and_the_open_client_calls_are_remembered() -> None:
+def test_late_result_after_a_cancel_is_refused() -> None:
     world = in_batch("local", "pay")
     world.auto = False
     world.cancel()
@@ -259,7 +259,7 @@ def test_a_final_turn_takes_no_message() -> None:
     assert (world.end.status, world.end.undelivered) == ("succeeded", ("m1",))
 
 
-def test_steering_that_comes_too_late_for_an_ordinary_turn_is_listed_at_the_end() -> None:
+def test_late_steering_is_listed_at_the_end() -> None:
     world = World().play(*[call("look")] * 5)
     world.steer("m1")
     world.play(call("look"), text())

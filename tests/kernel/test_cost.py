@@ -43,7 +43,7 @@ def steps_of(world: World, n: int) -> int:
 
 
 @pytest.mark.requirement("run.park.state")
-def test_the_state_of_a_thousand_turns_is_small_and_holds_no_content() -> None:
+def test_state_of_thousand_turns_is_small_and_holds_no_content() -> None:
     """K18"""
     world = long_run()
     sizes: list[int] = []
@@ -56,7 +56,7 @@ def test_the_state_of_a_thousand_turns_is_small_and_holds_no_content() -> None:
     assert SECRET.encode() not in encode_state(world.state)
 
 
-def test_a_turn_costs_the_same_at_the_end_as_at_the_beginning() -> None:
+def test_turn_costs_same_at_end_as_at_beginning() -> None:
     """K18: entries and work per turn do not grow."""
     world = long_run()
     for n in range(10):

@@ -12,7 +12,7 @@ def test_every_body_is_looked_at() -> None:
     assert OBSERVATIONS.keys() == OBSERVED.keys() | HIDDEN
 
 
-def test_an_entry_is_readable_if_it_is_of_its_kind_with_a_body_of_that_kind() -> None:
+def test_entry_is_readable_if_kind_and_body_match() -> None:
     head = b'{"type":"run.ended","status":"succeeded"}'
     assert fact_is_readable("run.ended", head, b'{"text":"hi"}')
     assert not fact_is_readable("run.paused", head, b"")

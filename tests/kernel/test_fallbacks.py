@@ -12,7 +12,7 @@ from weftline.messages import Usage
 from .world import Fault, Reply, World, text
 
 
-def test_a_fallback_is_asked_at_once_when_the_model_before_has_used_up_its_retries() -> None:
+def test_fallback_is_asked_once_earlier_models_have_no_retries_left() -> None:
     world = World(Limits(max_retries=1, fallbacks=2))
     world.play(Fault("server", retryable=True), Fault("overloaded", retryable=True))
     assert world.running == [CallModel(0, 3, choice=1)]
@@ -42,7 +42,7 @@ def test_a_run_stays_with_the_model_that_answered() -> None:
     assert world.running == [CallModel(1, 1, choice=1)]
 
 
-def test_a_provider_that_pauses_its_own_tools_is_asked_again_within_the_limit_of_turns() -> None:
+def test_provider_pausing_its_own_tools_is_limited_by_turns() -> None:
     world = World(Limits(max_tool_turns=1))
     world.reply(Reply("searching", finish="pause_turn"))
     assert world.running == [CallModel(1, 1)]
@@ -50,7 +50,7 @@ def test_a_provider_that_pauses_its_own_tools_is_asked_again_within_the_limit_of
     assert world.end.status == "succeeded"
 
 
-def test_a_run_costs_the_sum_of_its_attempts_and_nothing_is_known_when_one_has_no_price() -> None:
+def test_run_costs_its_priced_attempts_or_is_unknown() -> None:
     world = World().play(Fault("server", retryable=True))
     priced = [
         (at, replace(head, cost_nusd=7)) if isinstance(head, AttemptFailed) else (at, head) for at, head in world.facts

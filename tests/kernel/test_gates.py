@@ -48,7 +48,7 @@ def test_nothing_is_announced_before_the_gates_have_decided() -> None:
     assert [command.index for command in world.tool_calls] == [0]
 
 
-def test_in_a_sequential_batch_a_call_is_shown_to_the_gates_when_those_before_it_have_their_results() -> None:
+def test_sequential_batch_shows_each_call_after_earlier_results() -> None:
     world = asked("look", "save", "pay")
     seen: list[int] = []
     while world.consults:
@@ -60,14 +60,14 @@ def test_in_a_sequential_batch_a_call_is_shown_to_the_gates_when_those_before_it
     assert world.hows() == ["returned", "returned", "returned"]
 
 
-def test_in_a_concurrent_batch_all_calls_are_shown_to_the_gates_at_once() -> None:
+def test_concurrent_batch_shows_all_calls_to_gates_together() -> None:
     world = asked("scan", Ask("scan", {"x": 1}), "send")
     assert [consult.index for consult in world.consults] == [0, 1, 2]
     world.consulted(world.consults[1])
     assert [command.index for command in world.tool_calls] == [1]
 
 
-def test_calls_of_clients_are_shown_to_the_gates_at_once_and_offered_as_they_pass() -> None:
+def test_client_calls_see_gates_at_once_and_are_offered() -> None:
     world = asked("look", "local", "local_read")
     assert sorted(consult.index for consult in world.consults) == [0, 1, 2]
     world.consulted(Consult(0, 2))
@@ -103,16 +103,14 @@ def test_an_answered_call_is_not_begun_and_counted() -> None:
     ],
 )
 @pytest.mark.requirement("loop.gate.order")
-def test_the_agents_own_gates_go_before_a_spent_budget_and_the_frameworks_after_it(
-    verdict: str, yields: bool, how: str
-) -> None:
+def test_agent_gates_precede_budgets_and_the_framework(verdict: str, yields: bool, how: str) -> None:
     world = asked("look", limits=Limits(tool_budgets={"look": 0}))
     world.consulted(world.consults[0], verdict, yields=yields)  # type: ignore[arg-type]
     assert world.hows() == [how]
     assert bool(world.heads(BudgetExceeded)) == (how == "budget")
 
 
-def test_a_crash_while_the_gates_are_asked_has_them_asked_again_and_adopts_nothing() -> None:
+def test_crash_during_gates_asks_them_again() -> None:
     world = asked("pay")
     world.crash()
     assert world.heads(RunAdopted) == []
@@ -121,7 +119,7 @@ def test_a_crash_while_the_gates_are_asked_has_them_asked_again_and_adopts_nothi
     assert len(world.heads(CallStarted)) == 1
 
 
-def test_a_crash_after_the_gates_have_decided_does_not_ask_them_again() -> None:
+def test_crash_after_gates_have_decided_does_not_ask_them_again() -> None:
     world = asked("look", "look")
     world.auto = False
     world.consulted(world.consults[0], "blocked")
@@ -156,7 +154,7 @@ def test_a_cancel_closes_calls_that_the_gates_have_not_seen() -> None:
     assert world.end.status == "cancelled"
 
 
-def test_a_decision_of_the_gates_that_comes_too_late_is_refused() -> None:
+def test_decision_of_gates_that_comes_too_late_is_refused() -> None:
     world = asked("look")
     decided = world.gate_outcome(world.consults[0])
     assert world.offer(decided)
@@ -180,7 +178,7 @@ def test_an_accepted_answer_ends_the_run() -> None:
     assert world.end.status == "succeeded"
 
 
-def test_a_rejected_answer_is_asked_for_again_as_often_as_the_limits_say() -> None:
+def test_rejected_answer_is_requested_again_within_the_limits() -> None:
     world = World(Limits(check_output=True, output_retries=2))
     for _ in range(2):
         world.reply(text("No."))
@@ -192,7 +190,7 @@ def test_a_rejected_answer_is_asked_for_again_as_often_as_the_limits_say() -> No
     assert len(world.heads(OutputRejected)) == 3
 
 
-def test_a_follow_up_has_a_right_to_corrections_of_its_own() -> None:
+def test_follow_up_has_right_to_corrections_of_its_own() -> None:
     world = World(Limits(check_output=True))
     world.reply(text("No."))
     world.checked(check_of(world), accepted=False)
@@ -204,14 +202,14 @@ def test_a_follow_up_has_a_right_to_corrections_of_its_own() -> None:
     assert world.end.status == "succeeded"
 
 
-def test_an_answer_is_not_checked_when_a_message_makes_it_preliminary() -> None:
+def test_answer_is_not_checked_when_message_makes_it_preliminary() -> None:
     world = World(Limits(check_output=True))
     world.follow_up("m1")
     world.reply(text("Fine."))
     assert isinstance(world.running[0], CallModel)
 
 
-def test_the_answer_of_a_forced_final_turn_is_checked_and_not_asked_for_again() -> None:
+def test_forced_final_answer_is_checked_but_not_repeated() -> None:
     world = World(Limits(check_output=True, max_turns=1)).play(call("look"))
     world.reply(text("No."))
     world.checked(check_of(world), accepted=False)
@@ -223,7 +221,7 @@ def test_the_answer_of_a_forced_final_turn_is_checked_and_not_asked_for_again() 
 
 @pytest.mark.requirement("loop.budget.steer", "loop.budget.function")
 @pytest.mark.parametrize(("verdict", "how"), [("ok", "returned"), ("blocked", "blocked"), ("answered", "answered")])
-def test_a_call_beyond_a_budget_of_the_agents_code_is_told_of_and_goes_its_way(verdict: Verdict, how: How) -> None:
+def test_call_over_an_agent_budget_is_reported_and_continues(verdict: Verdict, how: How) -> None:
     world = asked("look")
     world.consulted(world.consults[0], verdict, over=Over(2, 3))
     world.play(text("Done."))
@@ -232,7 +230,7 @@ def test_a_call_beyond_a_budget_of_the_agents_code_is_told_of_and_goes_its_way(v
 
 
 @pytest.mark.requirement("loop.behavior.output_budget")
-def test_results_that_are_too_large_are_followed_by_a_word_once() -> None:
+def test_results_that_are_too_large_are_followed_by_word_once() -> None:
     world = World(Limits(tool_output_budget_bytes=15))
     world.reply(call("scan", "scan"))
     for command in list(world.tool_calls):
@@ -249,7 +247,7 @@ def test_results_that_are_too_large_are_followed_by_a_word_once() -> None:
 
 
 @pytest.mark.requirement("loop.turn.max_turns")
-def test_after_the_last_turn_that_is_allowed_one_more_follows_without_tools() -> None:
+def test_last_allowed_turn_is_followed_by_one_without_tools() -> None:
     world = World(Limits(max_turns=2)).play(call("look"), call(Ask("look", {"x": 1})))
     assert world.heads(FinalForced) == [FinalForced("max_turns")]
     assert world.model_call.final
@@ -257,7 +255,7 @@ def test_after_the_last_turn_that_is_allowed_one_more_follows_without_tools() ->
     assert (world.end.status, world.end.reason, world.end.turns) == ("succeeded", "max_turns", 3)
 
 
-def test_a_run_that_answers_in_time_knows_no_limit_of_turns() -> None:
+def test_run_that_answers_in_time_knows_no_limit_of_turns() -> None:
     world = World(Limits(max_turns=2)).play(call("look"), text("Done."))
     assert world.heads(FinalForced) == []
     assert world.end.reason == ""
@@ -277,7 +275,7 @@ def test_no_doubt_is_forgotten_however_many_there_are() -> None:
     assert world.heads(CallStarted)[-1].index == 3
 
 
-def test_a_tool_that_became_stricter_before_its_call_began_is_taken_for_what_it_is() -> None:
+def test_tool_that_became_stricter_before_its_call_counts_so() -> None:
     world = World()
     world.auto = False
     world.reply(call("look"))

@@ -69,7 +69,7 @@ for line in sys.stdin.buffer:
 """
 
 
-def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> None:
+def test_same_log_gives_same_state_and_decision_in_every_process() -> None:
     """K1"""
     logs = [lived(History(seed, 200)).facts for seed in range(12)]
     given_in = b"\n".join(msgspec.json.encode(log) for log in logs)
@@ -93,7 +93,7 @@ def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> No
 
 @pytest.mark.requirement("run.replay.fold")
 @given(histories, st.integers(0, 300))
-def test_a_log_folded_in_pieces_gives_the_same_state_and_decision(history: History, cut: int) -> None:
+def test_log_folded_in_pieces_gives_same_state_and_decision(history: History, cut: int) -> None:
     """K2"""
     world = lived(history)
     facts, cut = world.facts, min(cut, len(world.entries))
@@ -116,7 +116,7 @@ def test_no_observation_is_taken_for_a_fact() -> None:
 
 
 @given(histories)
-def test_the_driver_comes_to_rest_and_then_wants_the_same_twice(history: History) -> None:
+def test_driver_comes_to_rest_and_then_wants_same_twice(history: History) -> None:
     """K4"""
     world = lived(history)
     assert world.settle() <= MAX_ROUNDS
@@ -127,7 +127,7 @@ def test_the_driver_comes_to_rest_and_then_wants_the_same_twice(history: History
 
 
 @given(histories)
-def test_an_open_run_always_waits_for_something_that_has_a_name(history: History) -> None:
+def test_open_run_always_waits_for_something_that_has_name(history: History) -> None:
     """K5"""
     world = lived(history)
     world.settle()
@@ -139,7 +139,7 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
 
 
 @given(histories)
-def test_a_run_waits_for_people_exactly_while_it_has_asked_them_something_and_has_nothing_else_to_do(
+def test_run_waits_for_people_only_while_it_asks(
     history: History,
 ) -> None:
     s = State()
@@ -207,7 +207,7 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
 
 @pytest.mark.requirement("run.batch.pairing")
 @given(histories)
-def test_every_call_has_one_opening_and_one_result_before_the_run_goes_on(history: History) -> None:
+def test_calls_open_and_close_once_before_the_run_continues(history: History) -> None:
     """K7"""
     world = lived(history)
     laws.every_call_is_answered_before_the_run_goes_on(world.entries)
@@ -217,13 +217,13 @@ def test_every_call_has_one_opening_and_one_result_before_the_run_goes_on(histor
 
 @pytest.mark.requirement("run.effect.closed_once")
 @given(histories)
-def test_a_call_is_opened_before_it_starts_closed_once_and_in_doubt_only_if_begun(history: History) -> None:
+def test_call_opens_before_it_starts_and_closes_once(history: History) -> None:
     """K8"""
     laws.calls_open_before_they_start_and_close_once(lived(history).entries)
 
 
 @given(histories, st.integers(0, 300))
-def test_nothing_starts_after_a_cancel_and_the_run_ends_as_cancelled(history: History, cut: int) -> None:
+def test_nothing_starts_after_cancel_and_run_ends_as_cancelled(history: History, cut: int) -> None:
     """K9"""
     world = lived(history.first(12 + cut))
     if world.cancel():
@@ -243,7 +243,7 @@ def test_nothing_starts_in_a_pause_or_past_a_deadline(history: History) -> None:
 
 @pytest.mark.requirement("run.final.once")
 @given(histories)
-def test_there_is_at_most_one_forced_final_turn_with_the_first_reason(history: History) -> None:
+def test_at_most_one_forced_final_turn_with_first_reason(history: History) -> None:
     """K11"""
     world = lived(history)
     bring_to_its_end(world)
@@ -257,7 +257,7 @@ def test_counted_calls_never_exceed_their_budget(history: History) -> None:
 
 
 @given(histories)
-def test_attempts_of_a_turn_rise_and_only_the_open_one_can_complete(history: History) -> None:
+def test_attempts_of_turn_rise_and_only_open_one_can_complete(history: History) -> None:
     """K13"""
     laws.attempts_rise_and_only_the_open_one_ends(lived(history).entries)
 
@@ -276,7 +276,7 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
 
 
 @given(histories)
-def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command_is_gone(history: History) -> None:
+def test_decision_goes_stale_with_any_fact_but_outcome_does_not(history: History) -> None:
     """K15: a decision rests on the version, which every fact moves; an outcome on its command."""
     world = lived(history)
     world.settle()
@@ -351,7 +351,7 @@ def test_deadlines_survive_adoptions_and_early_timers(crashes: int, early: list[
 
 
 @given(histories)
-def test_counts_and_cursors_are_what_a_walk_over_the_calls_finds(history: History) -> None:
+def test_counts_and_cursors_are_what_walk_over_calls_finds(history: History) -> None:
     state = State()
     for at, head in lived(history).facts:
         state = evolve(state, head, at)
@@ -473,9 +473,7 @@ any_fact: st.SearchStrategy[Fact] = st.one_of(
 
 
 @given(histories, st.integers(0, 60), st.lists(any_fact, max_size=12))
-def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
-    history: History, cut: int, facts: list[Fact]
-) -> None:
+def test_evolve_takes_facts_in_any_order(history: History, cut: int, facts: list[Fact]) -> None:
     """K19: and decide, asked about whatever came out of it, neither raises nor turns in circles."""
     world = World()
     world.entries, world.running = lived(history).entries[:cut], []
@@ -492,7 +490,7 @@ def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
 
 
 @given(histories)
-def test_results_over_their_budget_are_told_before_the_model_is_asked_again(history: History) -> None:
+def test_results_over_budget_are_reported_before_the_model(history: History) -> None:
     laws.large_results_are_talked_about_once(lived(history).entries)
 
 
@@ -503,7 +501,7 @@ def test_a_call_in_doubt_blocks_the_same_call_later(history: History) -> None:
 
 
 @given(histories, st.integers(-(10**12), 10**12))
-def test_active_time_is_a_sum_of_durations_and_no_matter_of_the_clock(history: History, shift: int) -> None:
+def test_active_time_is_a_sum_of_durations(history: History, shift: int) -> None:
     """K24"""
     world = lived(history)
     laws.usage_and_active_time_are_sums(world.entries)
@@ -511,7 +509,7 @@ def test_active_time_is_a_sum_of_durations_and_no_matter_of_the_clock(history: H
     assert fold(State(), moved).totals.active_us == world.state.totals.active_us >= 0
 
 
-def test_a_blocked_call_is_told_in_one_entry_for_each_thing_to_tell() -> None:
+def test_blocked_call_has_one_entry_for_each_event() -> None:
     """K25: an entry is at most one event, so an opening, a result and a passed budget are three entries."""
     world = World(vocabulary.Limits(tool_budgets={"look": 0})).play(call("look"))
     kinds = [type(entry.head) for entry in world.entries[3:6]]

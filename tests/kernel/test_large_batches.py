@@ -247,7 +247,7 @@ def test_three_times_the_calls_cost_three_times_as_much(name: str) -> None:
     assert large <= small * LARGE / SMALL * ALLOWED
 
 
-def test_the_gates_are_not_asked_about_a_thousand_calls_at_once() -> None:
+def test_gates_are_not_asked_about_thousand_calls_at_once() -> None:
     world = World(gated=True)
     world.reply(call(*asks("scan", MANY)))
     assert [one.index for one in world.consults] == [*range(MAX_CONSULTED)]
@@ -255,13 +255,13 @@ def test_the_gates_are_not_asked_about_a_thousand_calls_at_once() -> None:
     assert [one.index for one in world.consults] == [0, 1, 2, *range(4, MAX_CONSULTED + 1)]
 
 
-def test_the_gates_are_asked_about_as_many_calls_as_may_run_at_once() -> None:
+def test_gates_see_as_many_calls_as_may_run() -> None:
     world = World(Limits(max_concurrent_calls=200), gated=True)
     world.reply(call(*asks("scan", 256)))
     assert len(world.consults) == 200
 
 
-def test_no_more_concurrent_calls_run_at_once_than_the_run_allows() -> None:
+def test_no_more_concurrent_calls_run_at_once_than_run_allows() -> None:
     world = World(Limits(max_concurrent_calls=3))
     world.reply(call(*asks("scan", 5), Ask("local_read")))
     assert world.tool_calls == [RunTool(0, index, 1) for index in range(3)]
@@ -286,14 +286,14 @@ def test_after_a_crash_lost_calls_take_their_places_again() -> None:
     assert world.tool_calls == [RunTool(0, 1, 2), RunTool(0, 2, 1)]
 
 
-def test_a_run_with_many_open_client_calls_has_a_small_state() -> None:
+def test_run_with_many_open_client_calls_has_small_state() -> None:
     """K18"""
     world = World()
     world.reply(call(*asks("local_read", MANY)))
     assert len(encode_state(world.state)) <= 4096 + 200 * MANY
 
 
-def test_when_one_call_has_expired_the_run_waits_for_the_next_deadline() -> None:
+def test_when_one_call_has_expired_run_waits_for_next_deadline() -> None:
     world = World(Limits(on_local_timeout="report"))
     world.auto = False
     world.reply(call("local", "local_read"))
@@ -307,7 +307,7 @@ def test_when_one_call_has_expired_the_run_waits_for_the_next_deadline() -> None
     assert decide(world.state).due_at == deadline + 60 * SECOND
 
 
-def test_a_deadline_that_was_kept_wakes_the_run_for_nothing_but_the_next() -> None:
+def test_deadline_that_was_kept_wakes_run_for_nothing_but_next() -> None:
     """The earliest deadline may be that of a call that is answered: then the timer finds the true one."""
     world = World(Limits(on_local_timeout="report"))
     world.auto = False

@@ -43,7 +43,7 @@ def is_noticed(law: Law, first: int = 0, length: int = 400) -> bool:
 # K7: who may keep a call back
 
 
-def test_calls_of_a_run_with_a_policy_are_announced_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_run_with_policy_are_announced_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def planted(s: State) -> Decision:
         decision = decide(s)
         plain = all(isinstance(new.head, CallOpened) and not new.head.blocked for new in decision.append)
@@ -54,7 +54,7 @@ def test_calls_of_a_run_with_a_policy_are_announced_in_order(monkeypatch: pytest
     assert is_noticed(laws.every_call_is_answered_before_the_run_goes_on)
 
 
-def test_a_call_that_no_gate_looks_at_is_not_kept_back_by_one_that_a_gate_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ungated_call_does_not_wait_for_a_gated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of the turn waits for a person; the others are announced in the wrong order."""
 
     def planted(s: State) -> Decision:
@@ -68,7 +68,7 @@ def test_a_call_that_no_gate_looks_at_is_not_kept_back_by_one_that_a_gate_does(m
     assert is_noticed(laws.every_call_is_answered_before_the_run_goes_on)
 
 
-def test_what_code_asks_for_is_announced_in_the_order_in_which_it_asks() -> None:
+def test_calls_of_code_are_announced_in_order() -> None:
     world = World()
     world.reply(call("code"))
     world.auto = False
@@ -97,7 +97,7 @@ def overdue(*names: str, limits: Limits) -> World:
     return world
 
 
-def test_a_child_that_was_in_the_making_when_a_deadline_passed_is_made_later() -> None:
+def test_child_delayed_by_a_deadline_is_made_later() -> None:
     world = overdue("delegate", limits=Limits(local_timeout_us=SECOND, on_local_timeout="report"))
     assert StartChild(0, 2) in world.running
     assert not world.child_made(StartChild(0, 2))
@@ -109,7 +109,7 @@ def test_a_child_that_was_in_the_making_when_a_deadline_passed_is_made_later() -
     laws.hold(world.entries)
 
 
-def test_a_child_that_was_in_the_making_when_the_run_ran_out_of_time_is_not_made() -> None:
+def test_child_is_not_made_once_time_is_up() -> None:
     world = overdue("delegate", limits=Limits(local_timeout_us=SECOND))
     assert not world.child_made(StartChild(0, 2))
     world.child_ends(0)
@@ -118,7 +118,7 @@ def test_a_child_that_was_in_the_making_when_the_run_ran_out_of_time_is_not_made
 
 
 @pytest.mark.parametrize("effect", ["read", "reconcile"])
-def test_what_a_crash_cut_off_does_not_begin_again_past_a_deadline(effect: Effect) -> None:
+def test_interrupted_call_does_not_restart_past_a_deadline(effect: Effect) -> None:
     world = overdue("scan", limits=Limits(local_timeout_us=SECOND, on_local_timeout="report"))
     world.crash({"scan": effect})
     assert (world.running, world.state.batch.running) == ([], (0, 2))
@@ -139,7 +139,7 @@ def test_a_child_made_past_a_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch
         laws.nothing_starts_in_a_pause_or_past_a_deadline(world.entries)
 
 
-def test_a_call_that_is_to_be_offered_again_does_not_time_out_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_to_be_offered_again_outlives_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     real = questions.lost
 
     def planted(s: State) -> list[New]:
@@ -155,7 +155,7 @@ def test_a_call_that_is_to_be_offered_again_does_not_time_out_with_its_lease(mon
             law(world.entries)
 
 
-def test_what_clients_have_not_done_is_closed_in_the_append_that_says_that_the_time_is_up() -> None:
+def test_open_client_calls_close_when_the_time_is_up() -> None:
     world = World(Limits(policy=PolicyRule(time_budget_us=SECOND)))
     world.reply(call("look", "local_read"))
     world.claim(1, "ann")
@@ -173,7 +173,7 @@ def test_what_clients_have_not_done_is_closed_in_the_append_that_says_that_the_t
 # P2: what the last request waits for
 
 
-def test_a_run_whose_last_request_is_due_does_not_use_its_time_while_nobody_is_there() -> None:
+def test_waiting_for_a_last_request_does_not_use_time() -> None:
     """It was waiting to try again when its time was up; the last request is another one, and waits for nothing."""
     world = World(Limits(policy=PolicyRule(time_budget_us=5 * SECOND, finalizer_grace_us=3 * SECOND)))
     world.reply(Fault("overloaded", retryable=True, retry_after_us=60 * SECOND))

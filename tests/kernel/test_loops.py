@@ -61,7 +61,7 @@ def test_equal_calls_in_one_turn_count_with_their_number() -> None:
 
 
 @pytest.mark.requirement("run.loop.nudge")
-def test_from_the_third_same_turn_the_batch_is_skipped_and_the_model_is_told_once() -> None:
+def test_third_equal_turn_skips_the_batch_with_one_message() -> None:
     world = play(World(), A, A, A, A, A)
     assert [world.hows(turn) for turn in range(5)] == [["returned"] * 2] * 2 + [["loop"] * 2] * 3
     assert world.heads(LoopDetected) == [LoopDetected(3, False, ("look",))]
@@ -75,7 +75,7 @@ def test_from_the_third_same_turn_the_batch_is_skipped_and_the_model_is_told_onc
 
 
 @pytest.mark.requirement("run.loop.hard_cutoff")
-def test_a_model_that_only_repeats_is_asked_seven_times_and_its_batch_runs_twice() -> None:
+def test_repeating_model_is_asked_seven_times_and_executes_twice() -> None:
     world = play(World(), *[A] * 6, text("All I know."))
     assert world.model_calls == 7
     assert len(world.executions) == 2 * len(A.calls)
@@ -91,7 +91,7 @@ def test_the_thresholds_are_those_of_the_run() -> None:
     assert len(world.executions) == len(A.calls)
 
 
-def test_a_different_turn_ends_the_streak_and_a_new_one_is_told_again() -> None:
+def test_different_turn_ends_streak_and_new_one_is_told_again() -> None:
     world = play(World(), A, A, A, B, A, A, A)
     assert [set(world.hows(turn)) for turn in range(7)] == [
         *[{"returned"}] * 2,
@@ -138,7 +138,7 @@ def test_a_cycle_of_five_is_left_alone() -> None:
 
 
 @pytest.mark.requirement("run.loop.same_results")
-def test_reads_with_other_arguments_and_equal_results_are_a_streak_too() -> None:
+def test_reads_with_other_arguments_and_equal_results_are_streak_too() -> None:
     world = World().play(*[call(Ask("look", {"page": n})) for n in range(6)], text())
     assert set(world.hows()) == {"returned"}
     assert [(head.count, head.hard, head.by) for head in world.heads(LoopDetected)] == [
@@ -152,7 +152,7 @@ def test_reads_with_other_arguments_and_equal_results_are_a_streak_too() -> None
 
 @pytest.mark.requirement("run.loop.same_results")
 @pytest.mark.parametrize("name", ["save", "move", "pay", "local", "nowhere"])
-def test_equal_results_of_tools_that_do_more_than_read_are_no_streak(name: str) -> None:
+def test_equal_results_of_writing_tools_are_no_streak(name: str) -> None:
     world = World()
     for n in range(8):
         world.play(call(Ask(name, {"page": n})))
@@ -168,7 +168,7 @@ def test_results_that_a_guard_gave_are_no_streak() -> None:
     assert world.heads(LoopDetected) == []
 
 
-def test_the_same_call_again_does_not_lengthen_a_streak_of_results() -> None:
+def test_same_call_again_does_not_lengthen_streak_of_results() -> None:
     one, other = call(Ask("look", {"page": 1})), call(Ask("look", {"page": 2}))
     assert World().play(one, one, other).heads(LoopDetected) == []
 
@@ -195,7 +195,7 @@ def test_skipped_calls_spend_no_budget_and_their_turn_counts() -> None:
 
 
 @pytest.mark.requirement("run.loop.new_streak")
-def test_a_streak_goes_on_over_a_crash_a_pause_and_an_await_and_ends_with_another_turn() -> None:
+def test_streak_survives_crashes_pauses_and_awaits() -> None:
     world = World(Limits(loop_soft=3, loop_hard=9))
     world.reply(call("look", "wire"))
     world.crash()

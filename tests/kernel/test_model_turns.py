@@ -53,7 +53,7 @@ def test_a_turn_counts_once_however_often_it_was_tried(last: Reply | Fault) -> N
     assert (world.end.turns, world.end.attempts) == (2, 6)
 
 
-def test_a_run_that_is_cancelled_counts_the_turn_that_it_cut_and_not_one_that_never_began() -> None:
+def test_cancelled_run_counts_only_the_turn_that_it_cut() -> None:
     world = World()
     world.cancel()
     assert (world.end.turns, world.end.attempts) == (1, 1)
@@ -100,7 +100,7 @@ def test_a_crash_between_failures_does_not_start_their_count_again() -> None:
     assert (world.end.status, world.end.code) == ("failed", "server")
 
 
-def test_the_outcome_of_an_attempt_that_was_given_up_is_refused() -> None:
+def test_outcome_of_attempt_that_was_given_up_is_refused() -> None:
     world = World()
     outcome = world.model_outcome(world.model_call, text())
     world.auto = False
@@ -108,14 +108,14 @@ def test_the_outcome_of_an_attempt_that_was_given_up_is_refused() -> None:
     assert not world.offer(outcome)
 
 
-def test_a_second_forced_final_turn_in_a_log_leaves_the_first_reason() -> None:
+def test_second_forced_final_turn_in_log_leaves_first_reason() -> None:
     world = World()
     world.append(New(FinalForced("loop_detected")), New(FinalForced("max_tool_turns")))
     assert world.state.guards.final == "loop_detected"
 
 
 @pytest.mark.parametrize("calls", [(), (Ask("pay"), Ask("local"))], ids=["text only", "with calls"])
-def test_a_truncated_turn_ends_the_run_and_runs_none_of_its_calls(calls: tuple[Ask, ...]) -> None:
+def test_truncated_turn_ends_run_and_runs_none_of_its_calls(calls: tuple[Ask, ...]) -> None:
     world = World().play(Reply("So far", calls, finish="max_tokens"))
     assert (world.end.status, world.end.code, world.end.finish) == ("failed", "truncation", "max_tokens")
     assert world.executions == []
@@ -123,7 +123,7 @@ def test_a_truncated_turn_ends_the_run_and_runs_none_of_its_calls(calls: tuple[A
 
 
 @pytest.mark.requirement("run.final.no_answer")
-def test_calls_of_the_final_turn_are_not_run_and_its_text_is_the_answer() -> None:
+def test_calls_of_the_final_turn_are_not_executed() -> None:
     world = World().play(*LOOPED, Reply("What I know.", (Ask("pay"), Ask("local"))))
     assert world.hows(6) == ["not_run", "not_run"]
     assert (world.end.status, world.end.code, world.end.reason) == ("succeeded", "", "loop_detected")
@@ -131,7 +131,7 @@ def test_calls_of_the_final_turn_are_not_run_and_its_text_is_the_answer() -> Non
 
 @pytest.mark.requirement("run.final.no_answer")
 @pytest.mark.parametrize("reply", [Reply(), call("pay")], ids=["empty", "only calls"])
-def test_a_final_turn_without_text_fails_the_run_with_its_reason(reply: Reply) -> None:
+def test_final_turn_without_text_fails_run_with_its_reason(reply: Reply) -> None:
     world = World().play(*LOOPED, reply)
     assert (world.end.status, world.end.code, world.end.reason) == ("failed", "loop_detected", "loop_detected")
     assert "loop_detected" in world.texts(RunEnded)[0]
@@ -144,13 +144,13 @@ def test_a_final_turn_without_text_fails_the_run_with_its_reason(reply: Reply) -
     [(Fault("server"), "server"), (Reply("So f", finish="max_tokens"), "truncation")],
     ids=["failing", "truncated"],
 )
-def test_a_final_turn_that_fails_keeps_its_class_and_the_reason(reply: Reply | Fault, code: str) -> None:
+def test_final_turn_that_fails_keeps_its_class_and_reason(reply: Reply | Fault, code: str) -> None:
     world = World().play(*LOOPED, reply)
     assert (world.end.status, world.end.code, world.end.reason) == ("failed", code, "loop_detected")
 
 
 @pytest.mark.requirement("run.final.once")
-def test_the_first_limit_gives_the_reason_and_a_crash_asks_for_no_second_answer() -> None:
+def test_first_limit_gives_the_reason_despite_a_crash() -> None:
     world = World(Limits(max_tool_turns=5, on_max_tool_turns="finalize")).play(*[call("look")] * 6)
     world.crash()
     assert world.running == [CallModel(6, 2, True)]
@@ -167,7 +167,7 @@ def test_every_call_is_closed_before_the_final_turn_begins() -> None:
     assert isinstance(world.entries[-1].head, AttemptStarted)
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_once_more() -> None:
+def test_answer_that_does_not_fit_is_asked_for_once_more() -> None:
     world = World().play(Reply("{", output_invalid=True), Reply("{}"))
     assert world.heads(OutputRejected) == [OutputRejected(0)]
     assert (world.end.status, world.end.turns) == ("succeeded", 2)
@@ -179,12 +179,12 @@ def test_a_second_answer_that_does_not_fit_fails_the_run() -> None:
     assert (world.end.status, world.end.code, world.end.turns) == ("failed", "invalid_output", 2)
 
 
-def test_a_final_turn_whose_answer_does_not_fit_is_no_success() -> None:
+def test_final_turn_whose_answer_does_not_fit_is_no_success() -> None:
     world = World().play(*LOOPED, Reply("{", output_invalid=True))
     assert (world.end.status, world.end.code, world.end.reason) == ("failed", "invalid_output", "loop_detected")
 
 
-def test_a_model_call_cut_by_a_crash_is_closed_with_its_estimate_and_made_again() -> None:
+def test_model_call_cut_by_a_crash_is_estimated_and_repeated() -> None:
     world = World()
     world.crash()
     abandoned = AttemptFailed(0, 1, "abandoned", "abandoned", usage=Usage(input=ESTIMATE), estimated=True)
@@ -201,7 +201,7 @@ def test_crashes_are_not_counted_as_retries() -> None:
     assert world.play(text()).end.status == "succeeded"
 
 
-def test_a_retry_that_is_not_due_yet_is_not_brought_forward_by_a_crash() -> None:
+def test_crash_does_not_bring_a_retry_forward() -> None:
     world = World()
     world.reply(Fault("rate_limit", retryable=True, retry_after_us=600 * SECOND))
     entries = len(world.entries)

@@ -42,7 +42,7 @@ def indexes(world: World) -> list[int]:
     return [one.index for one in world.tool_calls]
 
 
-def test_a_nested_call_is_a_call_like_any_other_and_the_model_waits_for_the_parent() -> None:
+def test_nested_call_is_an_ordinary_call_that_the_parent_awaits() -> None:
     world = running()
     assert world.ask_further(HOST, Ask("pay", {"x": 1}))
     assert indexes(world) == [0, 1]
@@ -69,14 +69,14 @@ def test_nested_calls_run_in_their_order_unless_they_are_concurrent() -> None:
     assert indexes(world) == [0, 4]
 
 
-def test_no_more_nested_calls_run_at_once_than_the_run_allows() -> None:
+def test_no_more_nested_calls_run_at_once_than_run_allows() -> None:
     world = running(limits=Limits(max_concurrent_calls=2))
     for _ in range(3):
         world.ask_further(HOST, "scan")
     assert indexes(world) == [0, 1, 2]
 
 
-def test_the_calls_after_the_code_wait_for_it_and_not_for_its_place_in_the_turn() -> None:
+def test_calls_after_code_wait_for_it() -> None:
     world = running(beside="pay")
     world.ask_further(HOST, "look")
     assert indexes(world) == [0, 2]
@@ -86,7 +86,7 @@ def test_the_calls_after_the_code_wait_for_it_and_not_for_its_place_in_the_turn(
 
 
 @pytest.mark.parametrize("name", ["wire", "local", "local_wire", "ask_user", "delegate"])
-def test_code_that_waits_for_somebody_outside_is_cut_off_and_carried_out_again_after_the_answer(name: str) -> None:
+def test_code_waiting_for_outsiders_is_restarted_after_the_answer(name: str) -> None:
     world = running()
     world.ask_further(HOST, name)
     if name == "delegate":
@@ -107,7 +107,7 @@ def test_code_that_waits_for_somebody_outside_is_cut_off_and_carried_out_again_a
     assert HOST in world.running
 
 
-def test_code_goes_on_while_only_some_of_its_calls_wait_for_people() -> None:
+def test_code_continues_while_only_some_calls_wait() -> None:
     world = running()
     world.ask_further(HOST, "wire")
     world.ask_further(HOST, "look")
@@ -118,7 +118,7 @@ def test_code_goes_on_while_only_some_of_its_calls_wait_for_people() -> None:
     assert world.state.waits_for_people
 
 
-def test_a_crash_begins_the_code_again_and_treats_each_nested_call_by_its_own_effect() -> None:
+def test_crash_restarts_code_and_treats_nested_calls_by_effect() -> None:
     world = running()
     for name in ("scan", "send"):
         world.ask_further(HOST, name)
@@ -128,7 +128,7 @@ def test_a_crash_begins_the_code_again_and_treats_each_nested_call_by_its_own_ef
     assert [head.name for head in doubtful] == ["send"]
 
 
-def test_a_nested_call_that_was_asked_for_before_a_crash_is_not_lost() -> None:
+def test_nested_call_requested_before_a_crash_is_not_lost() -> None:
     world = running()
     world.auto = False
     world.ask_further(HOST, "pay")
@@ -137,7 +137,7 @@ def test_a_nested_call_that_was_asked_for_before_a_crash_is_not_lost() -> None:
     assert [head.index for head in world.heads(CallStarted)] == [0, 0, 1]
 
 
-def test_what_has_not_begun_when_the_code_ends_is_not_run_and_what_has_begun_is_waited_for() -> None:
+def test_begun_calls_are_awaited_and_others_not_run() -> None:
     world = running()
     for name in ("pay", "look", "local", "wire"):
         world.ask_further(HOST, name)
@@ -151,7 +151,7 @@ def test_what_has_not_begun_when_the_code_ends_is_not_run_and_what_has_begun_is_
     assert isinstance(world.running[0], CallModel)
 
 
-def test_nothing_nested_begins_in_a_pause_and_the_code_may_be_put_away_for_it() -> None:
+def test_nested_calls_do_not_begin_in_a_pause() -> None:
     world = running()
     world.pause()
     assert world.ask_further(HOST, "look")
@@ -186,7 +186,7 @@ def test_gates_are_asked_about_nested_calls_and_budgets_count_them() -> None:
     assert world.hows() == ["blocked", "returned", "budget"]
 
 
-def test_a_call_that_may_have_happened_is_not_repeated_by_code() -> None:
+def test_call_that_may_have_happened_is_not_repeated_by_code() -> None:
     world = running()
     world.ask_further(HOST, "pay")
     world.crash()
@@ -194,7 +194,7 @@ def test_a_call_that_may_have_happened_is_not_repeated_by_code() -> None:
     assert world.hows() == ["in_doubt", "repeat_of_doubt"]
 
 
-def test_the_cap_on_calls_ends_what_code_may_do_and_the_run_comes_to_its_end() -> None:
+def test_call_cap_ends_code_and_then_the_run() -> None:
     world = running(limits=Limits(policy=PolicyRule(max_tool_calls=2)))
     for _ in range(3):
         world.ask_further(HOST, "scan")
@@ -206,7 +206,7 @@ def test_the_cap_on_calls_ends_what_code_may_do_and_the_run_comes_to_its_end() -
     assert [head.reason for head in world.heads(FinalForced)] == ["tool_cap"]
 
 
-def test_the_time_of_a_run_is_up_although_it_has_reached_the_cap_on_calls() -> None:
+def test_time_limit_applies_after_the_call_cap() -> None:
     rule = PolicyRule(max_tool_calls=2, time_budget_us=5 * SECOND)
     world = running(limits=Limits(policy=rule))
     for _ in range(2):
@@ -218,7 +218,7 @@ def test_the_time_of_a_run_is_up_although_it_has_reached_the_cap_on_calls() -> N
     assert [head.reason for head in world.heads(FinalForced)] == ["time_budget"]
 
 
-def test_what_a_policy_says_of_a_turn_holds_for_what_its_code_calls() -> None:
+def test_turn_policy_applies_to_calls_of_its_code() -> None:
     world = World(Limits(policy=PolicyRule(engine=True, per_turn_max_tool_calls=2)))
     world.reply(call("code"))
     world.judged(ConsultPolicy(0), PolicyDecided(0, allowed=("code", "look")))
@@ -235,7 +235,7 @@ def test_nested_results_are_not_part_of_what_the_model_reads() -> None:
     assert not world.heads(ResultsOverBudget)
 
 
-def test_no_more_children_are_open_than_allowed_when_code_asks_for_them() -> None:
+def test_children_of_code_are_limited() -> None:
     world = running(limits=Limits(max_children=1))
     for _ in range(2):
         world.ask_further(HOST, "delegate")

@@ -52,7 +52,7 @@ def test_no_history_goes_further_than_its_policy(history: History) -> None:
 
 
 @pytest.mark.requirement("run.cap.tool_calls")
-def test_a_turn_that_does_not_fit_is_refused_whole_and_the_final_turn_follows_at_once() -> None:
+def test_turn_that_does_not_fit_is_refused_whole() -> None:
     world = under(max_tool_calls=3).play(call(*looks(1, 2)), call(*looks(3, 4)), text())
     assert world.hows(0) == ["returned", "returned"]
     assert world.hows(1) == ["cap", "cap"]
@@ -70,7 +70,7 @@ def test_a_turn_that_fits_exactly_runs() -> None:
 
 
 @pytest.mark.requirement("run.cap.tool_calls_counted")
-def test_unknown_and_invalid_calls_count_and_those_of_bookkeeping_tools_do_not() -> None:
+def test_unknown_and_invalid_calls_count_but_bookkeeping_not() -> None:
     world = under(max_tool_calls=3)
     world.reply(call("nowhere", Ask("look", {"bad": 1}), "note", "note"))
     assert world.state.policy.calls == 2
@@ -88,7 +88,7 @@ def test_unknown_and_invalid_calls_count_and_those_of_bookkeeping_tools_do_not()
 
 
 @pytest.mark.requirement("run.cap.tool_calls_counted")
-def test_what_a_person_denied_counts_and_what_a_budget_or_a_loop_stopped_does_not() -> None:
+def test_denied_calls_count_but_blocked_ones_do_not() -> None:
     world = World(Limits(tool_budgets={"scan": 1}, loop_soft=2, policy=PolicyRule(max_tool_calls=3)))
     world.reply(call("wire"))
     world.say("denied")
@@ -103,7 +103,7 @@ def test_what_a_person_denied_counts_and_what_a_budget_or_a_loop_stopped_does_no
 
 
 @pytest.mark.requirement("run.cap.per_turn")
-def test_the_first_calls_of_a_turn_run_and_each_further_one_is_told_why_not() -> None:
+def test_first_calls_run_and_others_are_refused_with_reasons() -> None:
     world = under(per_turn_max_tool_calls=2, max_tool_calls=4)
     world.play(call(*looks(1, 2), "note", *looks(3, 4)), call(*looks(5, 6)), text())
     closed = {head.id: head for head in world.heads(CallClosed) if head.turn == 0}
@@ -114,7 +114,7 @@ def test_the_first_calls_of_a_turn_run_and_each_further_one_is_told_why_not() ->
 
 
 @pytest.mark.requirement("run.cap.failures")
-def test_turns_in_a_row_whose_calls_all_failed_force_the_final_turn() -> None:
+def test_turns_in_row_whose_calls_all_failed_force_final_turn() -> None:
     world = under(max_consecutive_failed_tool_calls=2)
     for turn in range(2):
         world.reply(call(*looks(turn, turn + 10, turn + 20)))
@@ -127,7 +127,7 @@ def test_turns_in_a_row_whose_calls_all_failed_force_the_final_turn() -> None:
 
 
 @pytest.mark.requirement("run.cap.failures")
-def test_a_success_starts_the_count_again_and_what_the_model_got_wrong_changes_nothing() -> None:
+def test_success_restarts_the_count_but_model_errors_change_nothing() -> None:
     world = under(max_consecutive_failed_tool_calls=2)
     world.reply(call(*looks(1)))
     world.finish(world.tool_calls[0], how="failed")
@@ -153,7 +153,7 @@ def test_each_failed_call_can_count_by_itself() -> None:
 
 
 @pytest.mark.requirement("run.tool.terminal")
-def test_a_run_ends_with_the_success_of_a_terminal_tool_once_every_call_has_its_result() -> None:
+def test_run_ends_with_the_success_of_a_terminal_tool() -> None:
     world = under().play(call("submit", "look"))
     assert world.hows(0) == ["returned", "returned"]
     assert (world.end.status, world.end.call, world.end.turns) == ("succeeded", "c0-0", 1)
@@ -172,7 +172,7 @@ def test_a_terminal_tool_that_fails_does_not_end_the_run() -> None:
 
 
 @pytest.mark.requirement("run.time.budget")
-def test_a_model_call_is_cut_off_when_the_time_is_up_and_the_final_turn_follows() -> None:
+def test_model_call_is_cut_at_timeout_and_final_turn_follows() -> None:
     world = under(time_budget_us=5 * SECOND)
     began = world.clock
     assert decide(world.state).due_at == began + 5 * SECOND
@@ -186,7 +186,7 @@ def test_a_model_call_is_cut_off_when_the_time_is_up_and_the_final_turn_follows(
 
 
 @pytest.mark.requirement("run.time.budget")
-def test_nothing_but_the_final_turn_begins_after_the_time_even_if_the_timer_is_late() -> None:
+def test_only_the_final_turn_begins_after_the_time() -> None:
     world = under(time_budget_us=5 * SECOND)
     world.clock += 6 * SECOND
     world.reply(call("look", "local"))
@@ -197,7 +197,7 @@ def test_nothing_but_the_final_turn_begins_after_the_time_even_if_the_timer_is_l
 
 
 @pytest.mark.requirement("run.batch.deadline")
-def test_unfinished_calls_are_closed_when_the_time_is_up_and_results_that_are_in_are_kept() -> None:
+def test_unfinished_calls_close_at_timeout_and_results_stay() -> None:
     world = under(time_budget_us=5 * SECOND)
     world.reply(call("scan", "send", Ask("scan", {"x": 1}), "delegate", "local_read"))
     [child] = [command for command in world.running if isinstance(command, StartChild)]
@@ -232,7 +232,7 @@ def test_a_bookkeeping_call_may_finish_within_the_grace() -> None:
 
 
 @pytest.mark.requirement("run.tool.bookkeeping")
-def test_a_bookkeeping_call_is_cut_off_at_the_end_of_the_grace() -> None:
+def test_bookkeeping_call_is_cut_off_at_end_of_grace() -> None:
     world = under(time_budget_us=5 * SECOND, finalizer_grace_us=3 * SECOND)
     world.reply(call("note"))
     world.wait_until(world.clock + 5 * SECOND)
@@ -242,7 +242,7 @@ def test_a_bookkeeping_call_is_cut_off_at_the_end_of_the_grace() -> None:
     assert (world.end.status, world.end.code) == ("failed", "time_budget")
 
 
-def test_the_result_of_a_child_that_has_ended_may_be_prepared_within_the_grace_and_no_longer() -> None:
+def test_ended_childs_result_is_prepared_within_the_grace() -> None:
     world = under(time_budget_us=5 * SECOND, finalizer_grace_us=3 * SECOND)
     world.reply(call("delegate"))
     [child] = [command for command in world.running if isinstance(command, StartChild)]
@@ -284,7 +284,7 @@ def test_waiting_for_people_clients_and_a_resume_uses_no_time() -> None:
 
 
 @pytest.mark.requirement("run.time.waiting_free")
-def test_a_tool_that_works_while_a_person_is_asked_uses_time() -> None:
+def test_tool_that_works_while_person_is_asked_uses_time() -> None:
     world = under(time_budget_us=10 * SECOND)
     world.reply(call("ask_user", "scan"))
     world.wait_until(world.clock + 10 * SECOND)
@@ -293,7 +293,7 @@ def test_a_tool_that_works_while_a_person_is_asked_uses_time() -> None:
 
 
 @pytest.mark.requirement("run.child.await")
-def test_the_time_of_a_run_stands_still_with_that_of_its_child_unless_something_else_is_at_work() -> None:
+def test_run_clock_stops_with_its_child_unless_working() -> None:
     world = under(time_budget_us=10 * SECOND)
     world.reply(call("ask"))
     assert world.child_made(StartChild(0, 0))
@@ -318,7 +318,7 @@ def test_the_time_of_a_run_stands_still_with_that_of_its_child_unless_something_
     assert decide(world.state).due_at == world.clock + 10 * SECOND
 
 
-def test_what_passes_while_no_process_drives_a_run_is_not_active_time() -> None:
+def test_undriven_time_is_not_active_time() -> None:
     world = under(time_budget_us=10 * SECOND)
     world.reply(call("look"))
     world.clock += 3600 * SECOND
@@ -331,7 +331,7 @@ def test_what_passes_while_no_process_drives_a_run_is_not_active_time() -> None:
     assert world.state.policy.time.us == 4 * SECOND
 
 
-def test_a_wait_before_a_retry_ends_when_the_time_is_up() -> None:
+def test_wait_before_retry_ends_when_time_is_up() -> None:
     world = under(time_budget_us=5 * SECOND)
     world.reply(Fault("timeout", retryable=True, retry_after_us=60 * SECOND))
     assert decide(world.state).due_at == world.clock + 5 * SECOND
@@ -352,9 +352,7 @@ def test_a_wait_before_a_retry_ends_when_the_time_is_up() -> None:
         ({"plan_timeout_us": 7 * SECOND}, 7),
     ],
 )
-def test_a_final_turn_that_does_not_answer_within_the_grace_fails_the_run_with_its_reason(
-    rule: dict[str, int], grace_s: int
-) -> None:
+def test_late_final_turn_fails_the_run_with_its_reason(rule: dict[str, int], grace_s: int) -> None:
     world = under(max_tool_calls=0, **rule)
     began = world.clock
     world.reply(call("look"))
@@ -373,7 +371,7 @@ def judging(world: World) -> ConsultPolicy:
     return found
 
 
-def test_the_engine_is_asked_once_per_turn_before_any_call_and_again_only_after_a_crash() -> None:
+def test_policy_engine_is_asked_again_only_after_a_crash() -> None:
     world = under(engine=True)
     world.reply(call(*looks(1, 2)))
     assert world.heads(CallOpened) == []
@@ -401,7 +399,7 @@ def test_a_decision_lowers_what_is_left_and_never_raises_it() -> None:
 
 
 @pytest.mark.requirement("run.policy.tightens")
-def test_a_tool_that_the_engine_does_not_allow_is_not_available() -> None:
+def test_tool_that_engine_does_not_allow_is_not_available() -> None:
     world = under(engine=True)
     world.reply(call("scan", "look"))
     world.judged(judging(world), PolicyDecided(0, allowed=("look",)))
@@ -426,7 +424,7 @@ def test_an_engine_that_disables_tools_forces_the_final_turn() -> None:
 
 
 @pytest.mark.requirement("run.policy.fail_closed")
-def test_an_engine_that_fails_blocks_every_call_of_the_turn_and_is_asked_again_at_the_next() -> None:
+def test_failing_policy_engine_blocks_the_turn_and_is_retried() -> None:
     world = under(engine=True)
     world.reply(call("scan", "note"))
     world.judged(judging(world), PolicyDecided(0, failed=True))
@@ -455,7 +453,7 @@ def test_all_filters_that_are_given_apply_together() -> None:
     assert not PolicyRule(tag_clauses=(TagClause(()),)).allows("look", tags)
 
 
-def test_the_time_out_of_a_tool_is_its_rule_else_the_longest_prefix_else_the_general_one() -> None:
+def test_tool_timeout_follows_rule_prefix_then_default() -> None:
     rule = PolicyRule(
         tool_timeout_us=30 * SECOND,
         per_tool_timeout_us={"web_*": 9 * SECOND, "web_get*": 8 * SECOND, "web_get_page": 7 * SECOND, "bad*": -1},

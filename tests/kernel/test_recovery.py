@@ -34,7 +34,7 @@ def begun(*names: str, limits: Limits | None = None) -> World:
 
 
 @pytest.mark.parametrize("name", ["look", "save"])
-def test_a_call_that_may_run_again_does_so_as_its_next_attempt(name: str) -> None:
+def test_call_that_may_run_again_is_its_next_attempt(name: str) -> None:
     world = begun(name)
     world.crash()
     assert world.running == [RunTool(0, 0, 2)]
@@ -46,7 +46,7 @@ def test_a_call_that_may_run_again_does_so_as_its_next_attempt(name: str) -> Non
 
 
 @pytest.mark.requirement("run.effect.once")
-def test_a_once_call_is_never_run_again_and_the_model_reads_that_it_is_in_doubt() -> None:
+def test_once_call_is_never_repeated_and_the_model_knows() -> None:
     world = begun("pay")
     world.crash()
     assert world.heads(CallStarted) == [CallStarted(0, 0, 1)]
@@ -78,7 +78,7 @@ def test_a_crash_while_a_tool_is_asked_asks_again() -> None:
     assert world.running == [Reconcile(0, 0, 1)]
 
 
-def test_a_call_is_not_run_again_in_a_pause_or_after_a_cancel() -> None:
+def test_call_is_not_run_again_in_pause_or_after_cancel() -> None:
     world = begun("move")
     world.crash()
     world.pause()
@@ -142,7 +142,7 @@ def test_calls_that_never_began_are_in_no_doubt() -> None:
     assert world.running == [RunTool(0, 1, 1)]
 
 
-def test_adoption_does_not_touch_the_effect_of_calls_that_never_began() -> None:
+def test_adoption_does_not_touch_effect_of_calls_that_never_began() -> None:
     world = begun("look", "save")
     world.crash()
     world.finish(RunTool(0, 0, 2))
@@ -171,7 +171,7 @@ def test_adoption_beside_a_call_with_the_client_leaves_its_deadline() -> None:
     assert len(world.heads(CallOpened)) == 2
 
 
-def test_a_finished_call_is_not_repeated_and_a_completed_turn_not_asked_again() -> None:
+def test_finished_calls_and_completed_turns_are_not_repeated() -> None:
     world = begun("save", "look")
     world.finish(RunTool(0, 0, 1))
     world.crash()
@@ -179,7 +179,7 @@ def test_a_finished_call_is_not_repeated_and_a_completed_turn_not_asked_again() 
     assert sum(isinstance(command, CallModel) for command in world.begun) == 1
 
 
-def test_after_a_doubt_the_same_call_is_blocked_and_others_are_not() -> None:
+def test_after_doubt_same_call_is_blocked_and_others_are_not() -> None:
     world = begun("pay")
     world.crash()
     world.play(call(Ask("pay", {"n": 0}), Ask("pay", {"n": 1}), Ask("send", {"n": 0})), text())
@@ -262,9 +262,7 @@ asked.offer(
     ],
     ids=["closed unopened", "started unopened", "to a client", "from a client", "one id twice"],
 )
-def test_a_call_that_was_only_asked_for_can_be_opened_as_it_was_asked(
-    before: tuple[Fact, ...], impossible: Fact
-) -> None:
+def test_call_that_was_only_requested_can_be_opened_unchanged(before: tuple[Fact, ...], impossible: Fact) -> None:
     state = asked.state
     for head in before:
         state = evolve(state, head, AT0)
@@ -288,7 +286,7 @@ def test_no_call_takes_active_time_away() -> None:
     assert world.state.totals.active_us == 11
 
 
-def test_a_damaged_log_still_counts_the_model_call_that_was_open() -> None:
+def test_damaged_log_still_counts_model_call_that_was_open() -> None:
     world = World()
     world.append(New(CallStarted(0, 0, 1)))
     world.settle()
@@ -303,7 +301,7 @@ def test_a_fact_after_the_end_changes_nothing_but_the_mark() -> None:
     assert replace(after, broken="", version=ended.version) == ended
 
 
-def test_a_call_asked_for_keeps_what_was_found_out_about_it() -> None:
+def test_call_asked_for_keeps_what_was_found_out_about_it() -> None:
     asked = AskedCall("x", "pay", "d", "ok", "idempotent", None, True)
     world = World()
     world.auto = False

@@ -70,7 +70,7 @@ def test_the_content_of_a_released_log_can_be_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_released_log_of_an_open_run_can_be_carried_to_its_end(path: Path) -> None:
+def test_released_log_of_an_open_run_reaches_its_end(path: Path) -> None:
     """K20"""
     world = World()
     world.running.clear()

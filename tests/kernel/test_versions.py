@@ -45,7 +45,7 @@ def test_every_fact_has_its_fold() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(FACTS))
-def test_a_fact_with_a_field_that_is_not_known_is_not_decoded(kind: str) -> None:
+def test_fact_with_field_that_is_not_known_is_not_decoded(kind: str) -> None:
     logs = [lived(History(seed, 400)).entries for seed in range(3)]
     known = [entry.head for log in logs for entry in log if KIND[type(entry.head)] == kind]
     for head in known[:3]:
@@ -66,12 +66,12 @@ def test_a_fact_with_a_field_that_is_not_known_is_not_decoded(kind: str) -> None
         b'{"type":"call.opened@2","turn":0,"index":0,"id":"c","name":"n","digest":"d"}',
     ],
 )
-def test_a_part_of_a_fact_that_is_not_known_makes_the_fact_unknown(head: bytes) -> None:
+def test_part_of_fact_that_is_not_known_makes_fact_unknown(head: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_fact.decode(head)
 
 
-def test_a_stored_state_with_a_field_that_is_not_known_is_not_decoded() -> None:
+def test_stored_state_with_an_unknown_field_is_not_decoded() -> None:
     world = World(Limits(tool_budgets={"look": 3}))
     world.reply(call("look", "local"))
     world.steer("m1")

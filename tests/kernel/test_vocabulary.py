@@ -115,7 +115,7 @@ def _default(field: inspect.Field) -> str:
     return f" = {shown}"
 
 
-def test_a_change_of_what_a_log_can_hold_comes_with_a_new_format_number() -> None:
+def test_change_of_the_log_vocabulary_has_a_new_format_number() -> None:
     """If this fails the vocabulary has changed: raise `FORMAT`, or older code takes new runs for damaged ones."""
     assert vocabulary() == (FORMATS / f"{FORMAT}.txt").read_text(encoding="utf-8")
 

@@ -26,7 +26,7 @@ def test_a_checkout_tells_which_version_it_tests(tmp_path: Path, folder: str, ve
     assert Kit.at(tmp_path).version == version
 
 
-def test_what_is_no_checkout_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="not a checkout of a2a-tck"):
         Kit.at(tmp_path)
 
@@ -42,7 +42,7 @@ def test_a_failure_that_is_not_known_fails_the_command(tmp_path: Path, capsys: p
     assert "NEW    test_one::test_b[x]: no" in capsys.readouterr().out
 
 
-def test_a_message_goes_to_the_agent_that_does_what_the_kit_wants_and_has_an_id_of_its_own(tmp_path: Path) -> None:
+def test_message_goes_to_the_suitable_agent_with_its_own_id(tmp_path: Path) -> None:
     proxy = Proxy(Kit(tmp_path, "1.0"), ServerProcess(tmp_path), "key")
 
     def routed(params: Any) -> tuple[str, Any]:

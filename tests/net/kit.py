@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from weftline.net.dial import Dialer
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import RequestFailed, TimeLimits
 from weftline.net.transport import AiohttpTransport
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -27,7 +27,7 @@ def redirect(status: int, location: str) -> bytes:
 
 
 @pytest.mark.parametrize(("method", "sent_again"), [("POST", False), ("PATCH", False), ("GET", True), ("PUT", True)])
-async def test_only_what_may_be_repeated_is_sent_again_on_a_fresh_connection(
+async def test_only_repeatable_requests_are_resent_on_a_fresh_connection(
     dialer: Dialer, method: str, sent_again: bool
 ) -> None:
     requests = 0

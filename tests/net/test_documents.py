@@ -9,7 +9,7 @@ import pytest
 
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress, Reach
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.workspace.client_documents import MAX_DOCUMENT_BYTES, DocumentUnusable
 
 from .certificates import Authority

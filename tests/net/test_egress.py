@@ -81,7 +81,7 @@ def test_each_reach_has_its_addresses(reach: Reach) -> None:
     assert [one for one in everything if allowed(Egress(reach), one)] == REACHES[reach]
 
 
-def test_what_is_public_does_not_depend_on_the_version_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_names_do_not_depend_on_the_python_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of `ipaddress` differ from version to version."""
     for kind in (IPv4Address, IPv6Address):
         for name in ("is_global", "is_private", "is_reserved", "is_multicast", "is_link_local", "is_loopback"):

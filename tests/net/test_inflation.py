@@ -104,7 +104,7 @@ async def test_a_bomb_is_not_inflated_ahead_of_its_reader() -> None:
     assert peak < 16 * MIB
 
 
-async def test_a_dialled_answer_is_cut_or_refused_at_the_readers_own_limit() -> None:
+async def test_dialled_answer_is_cut_or_refused_at_readers_own_limit() -> None:
     dialer = Dialer(Egress("private"))
     async with serving(answering(compressed(BOMB))) as url:
         async with dialer.request("GET", url, timeout_s=WAIT_S) as response:
@@ -121,7 +121,7 @@ async def test_a_dialled_answer_is_cut_or_refused_at_the_readers_own_limit() -> 
     await dialer.aclose()
 
 
-async def test_what_cannot_be_inflated_is_a_broken_answer() -> None:
+async def test_uninflatable_body_is_a_broken_answer() -> None:
     async with serving(answering(compressed(b"hello"))) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url)

@@ -164,7 +164,7 @@ async def test_a_proxy_that_hangs_up_is_asked_once() -> None:
     assert (raised.value.reason, len(heads)) == ("broken", 1)
 
 
-async def test_a_proxy_of_a_kind_that_does_not_work_is_not_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unusable_kind_of_proxy_is_not_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[bytes] = []
     addresses(monkeypatch, {"model.test": "127.0.0.1"})
     async with listening(answering(HELLO, requests=requests)) as target:

@@ -53,7 +53,7 @@ async def test_a_workspace_whose_peers_hang_holds_up_no_other(dialer: Dialer) ->
                 call.cancel()
 
 
-async def test_those_who_waited_longest_come_first_and_have_the_time_that_is_left() -> None:
+async def test_longest_waiting_come_first_with_their_time_left() -> None:
     shares = Shares(max_at_once=1)
     order: list[int] = []
 

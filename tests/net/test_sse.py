@@ -40,13 +40,13 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int]) -> None:
     assert [event for piece in pieces for event in parser.feed(piece)] == EVENTS
 
 
-def test_an_event_is_given_as_soon_as_its_empty_line_is_there() -> None:
+def test_event_is_given_at_its_empty_line() -> None:
     parser = SseParser()
     assert parser.feed(b"data: 1\n") == []
     assert parser.feed(b"\n") == [SseEvent("", b"1")]
 
 
-def test_an_event_ended_by_a_bare_carriage_return_does_not_wait_for_what_follows() -> None:
+def test_event_ended_by_a_carriage_return_is_not_delayed() -> None:
     parser = SseParser()
     assert parser.feed(b"data: 1\r\r") == [SseEvent("", b"1")]
     assert parser.feed(b"\ndata: 2\r\n\r\n") == [SseEvent("", b"2")]

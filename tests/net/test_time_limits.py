@@ -18,10 +18,8 @@ from msgspec.structs import replace
 
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
-from weftline.net.response import HttpResponse
-from weftline.net.watch import BodyWatch
+from weftline.net.errors import RequestFailed, TimeLimits
+from weftline.net.response import BodyWatch, HttpResponse
 
 from .kit import HEAD, HELLO, LIMITS, answering, chunk, post, read_request, serving, transport
 
@@ -42,7 +40,7 @@ def black_hole(address: str = "127.0.0.1", port: int = 0) -> Generator[int]:
         yield listener.getsockname()[1]
 
 
-async def test_a_black_hole_is_given_up_after_the_time_to_connect() -> None:
+async def test_black_hole_is_given_up_after_time_to_connect() -> None:
     with black_hole() as port:
         async with transport() as http:
             with pytest.raises(RequestFailed) as raised:
@@ -90,7 +88,7 @@ async def test_another_address_is_tried_while_the_first_does_not_answer(monkeypa
             assert await post(http, url.replace("127.0.0.1", "model.test")) == b"hello"
 
 
-async def test_a_silent_server_is_given_up_after_the_time_to_the_first_byte() -> None:
+async def test_silent_server_is_given_up_after_time_to_first_byte() -> None:
     async with serving(answering(b"", stay=True)) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url, limits=replace(LIMITS, first_byte_s=SHORT_S))
@@ -119,7 +117,7 @@ async def test_an_answer_that_stops_is_given_up(limits: TimeLimits, message: str
     assert (raised.value.reason, raised.value.sent, raised.value.message) == ("timeout", True, message)
 
 
-async def test_the_time_in_all_bounds_the_wait_for_the_head_too() -> None:
+async def test_time_in_all_bounds_wait_for_head_too() -> None:
     async with serving(answering(b"", stay=True)) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url, limits=replace(LIMITS, first_byte_s=None, total_s=SHORT_S))
@@ -153,7 +151,7 @@ async def test_an_answer_that_is_here_may_be_read_at_leisure() -> None:
         assert await response.read() == b"hello"
 
 
-async def test_a_dialled_stream_without_a_time_limit_still_connects_in_time() -> None:
+async def test_dialled_stream_without_time_limit_still_connects_in_time() -> None:
     dialer = Dialer(Egress("private"), connect_s=SHORT_S)
     with black_hole() as port, pytest.raises(RequestFailed) as raised:
         async with dialer.request("GET", f"http://127.0.0.1:{port}/", timeout_s=None):
@@ -225,7 +223,7 @@ def test_only_waiting_is_idle_time() -> None:
     in_virtual_time(story, TimeLimits(idle_s=10.0, total_s=None))
 
 
-def test_a_reader_that_takes_its_time_does_not_make_the_answer_idle() -> None:
+def test_reader_that_takes_its_time_does_not_make_answer_idle() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
         response = arrived(content, limits)
         for piece in (b"one", b"two"):

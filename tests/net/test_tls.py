@@ -79,7 +79,7 @@ async def test_tools_check_certificates_too(authority: Authority) -> None:
     assert len(requests) == 1
 
 
-async def test_a_server_that_does_not_speak_tls_cannot_be_connected_to() -> None:
+async def test_server_that_does_not_speak_tls_cannot_be_connected_to() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HELLO)
         await writer.drain()
@@ -92,7 +92,7 @@ async def test_a_server_that_does_not_speak_tls_cannot_be_connected_to() -> None
     await http.aclose()
 
 
-def test_a_loop_that_ends_while_a_transport_is_being_closed_has_nothing_to_complain_about(
+def test_loop_that_ends_during_transport_close_has_no_complaints(
     authority: Authority,
 ) -> None:
     server, trusted = authority.server("localhost"), authority.trusted()

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from weftline._version import __version__
-from weftline.net import heads
+from weftline.net import session
 from weftline.net.errors import RequestFailed
-from weftline.net.heads import MAX_INTERIM
 from weftline.net.response import MAX_PIECE_BYTES
+from weftline.net.session import MAX_INTERIM
 from weftline.net.transport import AiohttpTransport
 
 from .kit import HEAD, HELLO, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
@@ -165,7 +165,7 @@ async def test_a_connection_that_breaks_is_told_and_not_tried_again(answer: byte
     assert len(requests) == 1
 
 
-async def test_what_arrived_before_a_cut_is_handed_over_first() -> None:
+async def test_data_before_a_cut_is_delivered_first() -> None:
     async with (
         serving(answering(HEAD + chunk(b"one"))) as url,
         serving(answering(HELLO)) as other,
@@ -204,7 +204,7 @@ async def test_a_connection_is_used_again_once_its_answer_was_read() -> None:
     assert connections == [3]
 
 
-async def test_a_kept_connection_that_had_gone_stale_is_replaced_without_the_caller_noticing() -> None:
+async def test_stale_kept_connection_is_replaced_silently() -> None:
     per_connection: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,7 +225,7 @@ async def test_a_kept_connection_that_had_gone_stale_is_replaced_without_the_cal
     assert per_connection == [2, 1]
 
 
-async def test_a_stale_connection_is_replaced_once_and_not_when_an_answer_had_begun() -> None:
+async def test_stale_connection_is_replaced_once_before_an_answer_begins() -> None:
     requests = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -248,7 +248,7 @@ async def test_a_stale_connection_is_replaced_once_and_not_when_an_answer_had_be
     assert requests == 2
 
 
-async def test_a_request_that_meets_two_stale_connections_is_sent_twice_and_no_more() -> None:
+async def test_request_meeting_two_stale_connections_is_sent_twice_only() -> None:
     requests = 0
     both = asyncio.Barrier(2)
 
@@ -284,7 +284,7 @@ async def test_a_redirect_is_not_followed() -> None:
         assert response.status == 307
 
 
-async def test_a_connection_whose_answer_went_unread_is_not_used_for_the_next_request() -> None:
+async def test_connection_with_an_unread_answer_is_not_reused() -> None:
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -311,7 +311,7 @@ async def test_a_connection_whose_answer_went_unread_is_not_used_for_the_next_re
         ("", b"/"),
     ],
 )
-async def test_an_encoded_url_goes_out_as_it_is_and_another_is_encoded(path: str, target: bytes) -> None:
+async def test_encoded_url_is_unchanged_and_another_is_encoded(path: str, target: bytes) -> None:
     """A signature holds for the very characters that were signed."""
     requests: list[bytes] = []
     async with serving(answering(HELLO, requests=requests)) as url, transport() as http:
@@ -329,7 +329,7 @@ async def test_cookies_are_not_kept() -> None:
     assert b"cookie" not in requests[1].lower()
 
 
-async def test_requests_name_the_product_and_ask_for_what_can_be_inflated_with_a_bound() -> None:
+async def test_requests_name_the_product_and_accept_bounded_encodings() -> None:
     requests: list[bytes] = []
     async with serving(answering(HELLO, requests=requests)) as url, transport() as http:
         await post(http, url)
@@ -337,7 +337,7 @@ async def test_requests_name_the_product_and_ask_for_what_can_be_inflated_with_a
     assert b"Accept-Encoding: gzip, deflate\r\n" in requests[0]
 
 
-async def test_a_large_request_body_arrives_whole_also_when_it_is_sent_again() -> None:
+async def test_large_request_body_arrives_whole_even_when_resent() -> None:
     lengths: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -368,7 +368,7 @@ async def test_a_get_has_no_body() -> None:
     assert b"x-api-key: k\r\n" in requests[0] and requests[0].endswith(b"\r\n\r\n")
 
 
-async def test_an_answer_may_follow_a_notice_or_end_with_its_connection() -> None:
+async def test_answer_may_follow_notice_or_end_with_its_connection() -> None:
     async with transport() as http:
         async with serving(answering(b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO)) as url:
             assert await post(http, url) == b"hello"
@@ -376,7 +376,7 @@ async def test_an_answer_may_follow_a_notice_or_end_with_its_connection() -> Non
             assert await post(http, url) == b"hello"
 
 
-async def test_a_server_that_sends_one_notice_after_another_is_given_up() -> None:
+async def test_server_that_sends_one_notice_after_another_is_given_up() -> None:
     notices = b"HTTP/1.1 102 Processing\r\n\r\n"
     async with serving(answering(notices * 20_000 + HELLO)) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
@@ -385,7 +385,7 @@ async def test_a_server_that_sends_one_notice_after_another_is_given_up() -> Non
 
 
 async def test_a_body_in_chunks_of_one_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "MAX_FRAMING_BYTES", 10_000)
+    monkeypatch.setattr(session, "MAX_FRAMING_BYTES", 10_000)
     async with transport() as http:
         async with serving(answering(HEAD + chunk(b"x") * 1_000 + chunk(b"y" * 20_000) + b"0\r\n\r\n")) as url:
             assert len(await post(http, url)) == 21_000
@@ -421,14 +421,14 @@ async def test_a_closed_transport_refuses() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "127.0.0.1", "http://", "http://[::1/", "file:///etc/passwd"])
-async def test_what_is_not_an_http_address_is_refused(url: str) -> None:
+async def test_address_without_http_is_refused(url: str) -> None:
     async with transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url)
     assert (raised.value.reason, raised.value.sent) == ("invalid", False)
 
 
-async def test_a_header_with_a_line_break_is_refused_before_anything_is_sent() -> None:
+async def test_header_with_line_break_is_refused_before_anything_is_sent() -> None:
     requests: list[bytes] = []
     async with serving(answering(HELLO, requests=requests)) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:

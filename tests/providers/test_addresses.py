@@ -83,7 +83,7 @@ async def error_of(provider: Any, *, listing: bool = False) -> ProviderError:
 
 @each_family
 @pytest.mark.parametrize("listing", [False, True])
-async def test_query_of_an_address_follows_the_path_and_is_not_shown(family: str, listing: bool) -> None:
+async def test_query_of_address_follows_path_and_is_not_shown(family: str, listing: bool) -> None:
     build, call, models = FAMILIES[family]
     message = f"no {TOKEN} in {{query}}"
     said = json.dumps({"message": message, "error": {"message": message}})

@@ -10,9 +10,8 @@ import pytest
 from msgspec import Raw
 
 from weftline.messages import Opaque, User
-from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS
 from weftline.providers.anthropic.provider import Anthropic
-from weftline.providers.assemble import Assembler, collect
+from weftline.providers.assemble import MAX_CALLS, MAX_PARTS, Assembler, collect
 from weftline.providers.base import (
     CallDone,
     CallStart,

@@ -93,9 +93,7 @@ async def test_an_answer_in_one_piece_becomes_the_same_parts(file: str) -> None:
         *recorded([(CODE_RECORDED, "srvtoolu_01MwXaweAHve88x6s3Fc8x6Q", "-428330955.97745\n")]),
     ],
 )
-async def test_a_tool_that_anthropic_ran_is_recorded_once_and_never_becomes_a_call(
-    file: str, id: str, stdout: str
-) -> None:
+async def test_anthropic_tool_is_recorded_once_and_never_called(file: str, id: str, stdout: str) -> None:
     message = (await assembled([exchange(file)])).message()
     (record,) = [part for part in message.parts if isinstance(part, ProviderCall)]
     assert message.calls == ()
@@ -106,7 +104,7 @@ async def test_a_tool_that_anthropic_ran_is_recorded_once_and_never_becomes_a_ca
 
 
 @pytest.mark.requirement("provider.tools.executed")
-async def test_a_tool_that_anthropic_ran_in_vain_or_has_not_finished_says_so() -> None:
+async def test_anthropic_tool_that_failed_or_is_unfinished_says_so() -> None:
     failed = block(0, {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}})
     error = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     failed += block(1, {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": error})
@@ -136,7 +134,7 @@ def test_any_split_of_the_bytes_gives_the_same_message(file: str, data: st.DataO
 
 
 @pytest.mark.requirement("provider.stream.incremental", "provider.stream.tool_calls", "provider.request.tool_names")
-async def test_chunks_come_in_upstream_order_and_calls_under_their_own_names() -> None:
+async def test_chunks_come_in_order_and_calls_under_their_names() -> None:
     chunks = await chunks_of(streamed(HANDMADE), ask(tools=[LOOKUP]))
     calls = [chunk for chunk in chunks if isinstance(chunk, CallStart | CallArgs | CallDone)]
     assert calls == [
@@ -168,12 +166,12 @@ async def test_stop_reasons_are_lowercase_tokens(stop: str | None, reason: str |
 
 
 @pytest.mark.requirement("provider.stream.finish_reason")
-async def test_an_answer_that_ends_its_turn_with_calls_is_tool_use() -> None:
+async def test_answer_that_ends_its_turn_with_calls_is_tool_use() -> None:
     assert (await chunks_of(streamed(answer(*call(0, "now"), stop="end_turn"))))[-1] == Finish("tool_use")
 
 
 @pytest.mark.requirement("provider.stream.cut")
-async def test_a_finished_answer_without_text_is_complete_and_a_cut_one_is_an_error() -> None:
+async def test_finished_answer_without_text_is_complete() -> None:
     assert (await assembled(streamed(answer()))).message() == Assistant(())
     whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
     end = whole.index(b"event: message_delta")
@@ -187,7 +185,7 @@ async def test_a_finished_answer_without_text_is_complete_and_a_cut_one_is_an_er
 
 
 @pytest.mark.parametrize("broken", [False, True])
-async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_event(broken: bool) -> None:
+async def test_answer_with_a_stop_reason_is_complete_without_last_event(broken: bool) -> None:
     whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
     cut = RecordedTransport(streamed(whole[: whole.index(b"event: message_stop")]), broken=broken)
     got, expected = await collect(Anthropic(transport=cut, api_key=""), ask()), await assembled(streamed(whole))
@@ -201,7 +199,7 @@ async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_e
 @pytest.mark.parametrize(
     "after", [sse({"type": "error", "error": {"type": "overloaded_error", "message": "later"}}), b"data: {\n\n"]
 )
-async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: bytes) -> None:
+async def test_failure_after_a_stop_reason_does_not_invalidate_the_answer(after: bytes) -> None:
     whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
     got = await assembled(streamed(whole[: whole.index(b"event: message_stop")] + after))
     assert (got.text, len(got.message().calls), got.finish_reason) == ("Hello", 1, "tool_use")
@@ -218,7 +216,7 @@ async def gather(provider: Anthropic, request: ModelRequest, *, into: list[Chunk
 
 
 @pytest.mark.requirement("provider.error.classes")
-async def test_an_error_inside_a_stream_is_classified_after_what_came_before_it() -> None:
+async def test_error_inside_stream_is_classified_after_what_came_before_it() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded by sk-test"}}
     body = answer(*text(0, "Hel"))
     body = body[: body.index(b"event: message_delta")] + sse(error)
@@ -232,7 +230,7 @@ async def test_an_error_inside_a_stream_is_classified_after_what_came_before_it(
 
 
 @pytest.mark.requirement("provider.error.classes")
-async def test_a_rate_limit_keeps_its_retry_after_and_makes_one_request() -> None:
+async def test_rate_limit_keeps_its_retry_after_and_makes_one_request() -> None:
     body = b'{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}'
     transport = RecordedTransport([Exchange("POST", "", b"", 429, {"retry-after": "12"}, body)])
     with pytest.raises(ProviderError) as raised:
@@ -267,7 +265,7 @@ async def test_an_answer_without_usage_is_complete() -> None:
 
 
 @pytest.mark.requirement("provider.schema.anthropic", "provider.schema.hidden")
-async def test_the_report_arrives_as_text_deltas_and_never_as_a_call() -> None:
+async def test_report_arrives_as_text_deltas_and_never_as_call() -> None:
     report = call(0, "final_report", '{"city": ', '"Paris"}')
     chunks = await chunks_of(streamed(answer(*report, stop="tool_use")), ask(output_schema=CITY))
     assert [chunk for chunk in chunks if not isinstance(chunk, UsageUpdate)] == [
@@ -286,7 +284,7 @@ async def test_words_around_the_report_are_not_part_of_the_answer() -> None:
     assert result.message() == Assistant((Text('{"city":"Rome"}'),))
 
 
-async def test_words_before_another_tool_are_kept_in_a_run_with_a_schema() -> None:
+async def test_words_before_another_tool_are_kept_in_run_with_schema() -> None:
     body = answer(*text(0, "Let me look."), *call(1, "look_up", "{}"), stop="tool_use")
     result = await assembled(streamed(body), ask(output_schema=CITY, tools=[LOOKUP]))
     assert result.message().parts == (Text("Let me look."), ToolCall("toolu_1", "look.up", "{}", "anthropic"))
@@ -294,7 +292,7 @@ async def test_words_before_another_tool_are_kept_in_a_run_with_a_schema() -> No
 
 
 @pytest.mark.requirement("provider.schema.hidden")
-async def test_a_tool_of_the_run_called_final_report_is_still_called() -> None:
+async def test_tool_of_run_called_final_report_is_still_called() -> None:
     own = ToolSpec("final_report", "files a report", Raw(b'{"type":"object"}'))
     request = ask(output_schema=CITY, tools=[own])
     body = answer(*call(0, "final_report", '{"a":1}'), stop="tool_use")
@@ -308,20 +306,20 @@ async def test_a_tool_of_the_run_called_final_report_is_still_called() -> None:
 
 @pytest.mark.requirement("provider.schema.truncated")
 @pytest.mark.parametrize("schema", [CITY, OutputSchema("cities", Raw(b'{"type":"array"}'))], ids=["object", "array"])
-async def test_a_report_that_hits_the_limit_leaves_its_raw_bytes_as_text(schema: OutputSchema) -> None:
+async def test_report_that_hits_limit_leaves_its_raw_bytes_as_text(schema: OutputSchema) -> None:
     body = answer(*call(0, "final_report", '{"city": "Par'), stop="max_tokens")
     result = await assembled(streamed(body), ask(output_schema=schema))
     assert (result.text, result.finish_reason) == ('{"city": "Par', "max_tokens")
 
 
-async def test_a_schema_that_is_no_object_is_answered_without_its_wrapping() -> None:
+async def test_schema_that_is_no_object_is_answered_without_its_wrapping() -> None:
     body = answer(*call(0, "final_report", '{"output": ["a", ', '"b"]}'), stop="tool_use")
     result = await assembled(streamed(body), ask(output_schema=OutputSchema("list", Raw(b'{"type":"array"}'))))
     assert json.loads(result.text) == ["a", "b"]
 
 
 @pytest.mark.requirement("provider.schema.truncated")
-async def test_text_held_back_for_a_report_is_given_when_the_stream_breaks_off() -> None:
+async def test_text_held_for_a_report_is_released_on_break() -> None:
     body = answer(*text(0, "Once upon"))
     got: list[Chunk] = []
     provider = Anthropic(transport=RecordedTransport(streamed(body[: body.index(b"event: message_delta")])), api_key="")
@@ -330,7 +328,7 @@ async def test_text_held_back_for_a_report_is_given_when_the_stream_breaks_off()
     assert TextDelta("Once upon") in got
 
 
-async def test_a_model_that_is_held_to_a_schema_streams_its_answer_as_text() -> None:
+async def test_model_with_a_schema_streams_its_answer_as_text() -> None:
     request = ModelRequest("claude-sonnet-5", [User.of("hi")], output_schema=CITY, tools=[LOOKUP])
     chunks = await chunks_of([exchange("streams/anthropic/json_answer")], request)
     assert [chunk for chunk in chunks if not isinstance(chunk, UsageUpdate)] == [

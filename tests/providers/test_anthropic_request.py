@@ -27,7 +27,7 @@ from weftline.messages import (
     ToolResults,
     User,
 )
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError
@@ -88,7 +88,7 @@ async def test_models_without_sampling_get_no_sampling_parameters() -> None:
     assert not {"temperature", "top_p", "top_k"} & set(sent)
 
 
-async def test_address_version_and_key_are_sent_and_a_missing_model_is_the_default() -> None:
+async def test_address_version_and_key_are_sent_with_default_model() -> None:
     sent = await send(request(model=""), limits=TimeLimits(total_s=7.0))
     assert sent.url == "https://api.anthropic.com/v1/messages"
     assert sent.headers == {
@@ -116,7 +116,7 @@ CONVERSATION: Sequence[Message] = (
 
 
 @pytest.mark.requirement("provider.request.conversation")
-async def test_a_conversation_alternates_and_all_results_of_a_turn_are_together() -> None:
+async def test_conversation_alternates_and_all_results_of_turn_are_together() -> None:
     sent = await body(request(*CONVERSATION, system="You are a guide."), cache=False)
     assert [block["text"] for block in sent["system"]] == ["You are a guide.", "Be brief."]
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant"] * 2 + ["user"]
@@ -160,7 +160,7 @@ async def test_a_conversation_is_sent_as_the_api_wants_it(file: str) -> None:
 
 
 @pytest.mark.requirement("provider.request.conversation")
-async def test_a_call_that_was_left_open_gets_a_result_that_says_so() -> None:
+async def test_call_that_was_left_open_gets_result_that_says_so() -> None:
     calls = Assistant((ToolCall("a", "x"), ToolCall("b", "x")))
     some = ToolResults((ToolResult("a", "x", (Text("1"),)),))
     sent = await body(
@@ -184,7 +184,7 @@ async def test_malformed_arguments_and_foreign_ids_are_made_acceptable() -> None
     assert all(len(block["id"]) <= 64 and block["id"].replace("_", "").isalnum() for block in used)
 
 
-async def test_blank_text_is_left_out_and_a_conversation_begins_with_the_user() -> None:
+async def test_blank_text_is_left_out_and_conversation_begins_with_user() -> None:
     sent = await body(request(User.of("  "), Assistant((Text("Hello"),)), User((Text(""), Text("hi")))), cache=False)
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user"]
     assert sent["messages"][2]["content"] == [{"type": "text", "text": "hi"}]
@@ -224,7 +224,7 @@ async def test_images_and_files_are_sent_natively_also_in_tool_results(file: str
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-async def test_names_that_the_api_refuses_are_mapped_and_collisions_are_refused_before_the_request() -> None:
+async def test_names_that_the_api_refuses_are_mapped_without_collisions() -> None:
     names = ["files.read", "x" * 80, "ok_name-1"]
     sent = await body(request(tools=[tool(name) for name in names]))
     native = [declared["name"] for declared in sent["tools"]]
@@ -238,7 +238,7 @@ async def test_names_that_the_api_refuses_are_mapped_and_collisions_are_refused_
     assert transport.sent == []
 
 
-async def test_schemas_go_out_verbatim_and_are_repaired_where_the_api_would_refuse_them() -> None:
+async def test_schemas_are_sent_verbatim_or_repaired_as_needed() -> None:
     verbatim = b'{"type": "object",  "properties": {"a": {"anyOf": [{"type": "string"}]}}}'
     one = b'{"properties":{"a":{"type":"string"},"k":{}},"required":["a","k"]}'
     union = b'{"anyOf":[' + one + b',{"properties":{"b":{}},"required":["k"]}]}'
@@ -250,14 +250,14 @@ async def test_schemas_go_out_verbatim_and_are_repaired_where_the_api_would_refu
 
 
 @pytest.mark.requirement("provider.tools.response_schema")
-async def test_an_output_schema_of_a_tool_is_part_of_its_description() -> None:
+async def test_output_schema_of_tool_is_part_of_its_description() -> None:
     sent = await body(request(tools=[tool("look", output_schema=Raw(b'{"type":"number"}'))]))
     assert sent["tools"][0]["description"].startswith("does look\n")
     assert '{"type":"number"}' in sent["tools"][0]["description"]
 
 
 @pytest.mark.requirement("provider.tools.builtin")
-async def test_a_built_in_tool_is_sent_natively_and_an_unknown_one_is_refused_by_name() -> None:
+async def test_built_in_tool_is_sent_natively_unless_unknown() -> None:
     provider = Anthropic(transport=RecordedTransport([]), api_key="")
     assert "web_search" in provider.builtin_tools()
     sent = await body(request(tools=[tool("look"), tool("provider:web_search")]), cache=False)
@@ -277,7 +277,7 @@ async def test_a_built_in_tool_is_sent_natively_and_an_unknown_one_is_refused_by
         ("claude-fable-5", ["web_search_20260318", "web_fetch_20260318", "code_execution_20260521"]),
     ],
 )
-async def test_a_built_in_tool_has_the_newest_name_that_its_model_takes(model: str, kinds: list[str]) -> None:
+async def test_built_in_tool_has_newest_name_that_its_model_takes(model: str, kinds: list[str]) -> None:
     tools = [tool(f"provider:{name}") for name in ("web_search", "web_fetch", "code_execution")]
     sent = await body(request(model=model, tools=tools), cache=False)
     assert [one["type"] for one in sent["tools"]] == kinds
@@ -287,7 +287,7 @@ async def test_a_built_in_tool_has_the_newest_name_that_its_model_takes(model: s
 
 
 @pytest.mark.requirement("provider.request.inspect", "provider.request.key_secrecy")
-async def test_an_inspected_request_equals_what_is_sent_but_for_keys_and_binary_content() -> None:
+async def test_inspected_request_equals_the_sent_one_without_secrets() -> None:
     asked = request(User((Text("see"), Image("image/png", data=PIXEL))), system="Be brief.", tools=[tool("look")])
     shown = Anthropic(transport=RecordedTransport([]), api_key="sk-secret").native_request(asked)
     sent = await send(asked)
@@ -320,7 +320,7 @@ async def test_the_thinking_budget_rises_with_the_level(model: str) -> None:
 
 
 @pytest.mark.requirement("provider.reasoning.anthropic")
-async def test_the_budget_stays_below_the_output_limit_and_gives_way_to_a_limit_under_the_floor() -> None:
+async def test_thinking_budget_stays_below_the_output_limit() -> None:
     sent = await body(request(reasoning=80, max_output_tokens=2000))
     assert (sent["max_tokens"], sent["thinking"]["budget_tokens"]) == (2000, 1999)
     assert "thinking" not in await body(request(reasoning=80, max_output_tokens=1024))
@@ -398,7 +398,7 @@ async def test_the_newest_breakpoint_walks_back_over_thinking() -> None:
 
 
 @pytest.mark.requirement("provider.cache.stable_prefix")
-async def test_what_was_sent_before_keeps_its_bytes_from_turn_to_turn_and_after_a_restart() -> None:
+async def test_sent_prefix_keeps_its_bytes_after_a_restart() -> None:
     native: list[bytes | None] = []
     before: SentRequest | None = None
     for count in range(2, len(CONVERSATION) + 1):
@@ -438,7 +438,7 @@ async def test_betas_and_context_management_reach_the_request_unchanged() -> Non
 
 
 @pytest.mark.requirement("provider.extra.other_provider")
-async def test_what_another_provider_owns_is_left_out() -> None:
+async def test_foreign_provider_data_is_omitted() -> None:
     foreign = Assistant(
         (
             Thinking("secret thoughts", "openai", "sig", Raw(b'{"encrypted":1}')),

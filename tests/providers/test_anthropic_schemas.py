@@ -14,7 +14,7 @@ from weftline.providers.base import OutputSchema, ToolSpec
 
 
 @pytest.mark.requirement("provider.schema.anthropic")
-async def test_the_report_is_forced_on_a_turn_without_other_tools_only() -> None:
+async def test_report_is_forced_on_turn_without_other_tools_only() -> None:
     alone = await send(request(model=WITH_REPORT, output_schema=CITY))
     sent = json.loads(alone.body)
     assert [declared["name"] for declared in sent["tools"]] == ["final_report"]
@@ -39,7 +39,7 @@ NATIVE = [
 
 
 @pytest.mark.parametrize("model", NATIVE)
-async def test_a_model_that_can_be_held_to_a_schema_gets_it_as_the_output_format(model: str) -> None:
+async def test_model_with_schema_support_gets_it_as_output_format(model: str) -> None:
     closed = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
     expected = {"type": "json_schema", "schema": closed}
     sent = await body(request(model=model, output_schema=CITY))
@@ -80,7 +80,7 @@ async def test_a_schema_that_fits_goes_out_byte_for_byte() -> None:
         ),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_enforced_is_said_in_words(schema: dict[str, Any], native: dict[str, Any]) -> None:
+async def test_unenforceable_schema_is_described_in_words(schema: dict[str, Any], native: dict[str, Any]) -> None:
     whole = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
     sent = await body(request(output_schema=OutputSchema("a", Raw(json.dumps(whole).encode()))))
     assert sent["output_config"]["format"]["schema"] == {**whole, "properties": {"a": native}}
@@ -107,7 +107,7 @@ async def test_a_schema_that_cannot_be_held_to_becomes_a_report(schema: dict[str
     assert [one["name"] for one in sent["tools"]] == ["final_report"]
 
 
-async def test_a_search_that_cites_its_sources_and_a_switch_bring_the_report_back() -> None:
+async def test_search_that_cites_its_sources_and_switch_bring_report_back() -> None:
     searching = await body(request(output_schema=CITY, tools=[tool("provider:web_search")]))
     assert [one["name"] for one in searching["tools"]] == ["web_search", "final_report"]
     assert "output_config" not in searching
@@ -147,14 +147,14 @@ async def test_a_tool_choice_is_forced_wherever_the_api_allows_it(
 
 @pytest.mark.requirement("provider.schema.with_reasoning")
 @pytest.mark.parametrize("model", ["claude-sonnet-4-0", "claude-opus-5-5"])
-async def test_a_model_that_cannot_be_forced_is_told_to_answer_through_the_report(model: str) -> None:
+async def test_model_that_cannot_be_forced_answers_through_the_report(model: str) -> None:
     sent = await body(request(model=model, output_schema=CITY, reasoning=50, system="Be brief."), native_schemas=False)
     assert sent["thinking"]["type"] in ("enabled", "adaptive")
     assert sent["tool_choice"] == {"type": "auto"}
     assert "final_report" in sent["system"][-1]["text"]
 
 
-async def test_the_report_of_a_schema_that_is_no_object_wraps_it_and_keeps_its_references() -> None:
+async def test_report_of_a_non_object_schema_wraps_it() -> None:
     schema = OutputSchema("list", Raw(b'{"type":"array","items":{"$ref":"#/$defs/a"},"$defs":{"a":{"type":"string"}}}'))
     assert (await body(request(output_schema=schema)))["tools"][0]["input_schema"] == {
         "type": "object",

@@ -53,7 +53,7 @@ from weftline.testing.recordings import Exchange, RecordedTransport
         ),
     ],
 )
-async def test_what_only_anthropic_understands_goes_back_unchanged_after_storage(file: str) -> None:
+async def test_anthropic_data_returns_unchanged_after_storage(file: str) -> None:
     first = exchange(file)
     message = stored((await assembled([first])).message())
     provider = Anthropic(transport=RecordedTransport([]), api_key="")

@@ -125,7 +125,7 @@ def test_text_between_the_pieces_of_a_call_stays_one_part() -> None:
 
 
 @pytest.mark.requirement("provider.stream.tool_calls")
-def test_arguments_at_the_end_of_a_call_win_over_its_pieces() -> None:
+def test_arguments_at_end_of_call_win_over_its_pieces() -> None:
     message = assembled(
         CallStart(0, "go", "c"), CallArgs(0, '{"a":'), CallDone(0, '{"a": 1}'), Finish("tool_use")
     ).message()
@@ -149,7 +149,7 @@ def test_a_call_without_argument_text_has_an_empty_object() -> None:
     assert message.calls == (ToolCall("", "go", "{}", "acme"),)
 
 
-def test_a_key_may_be_used_again_once_its_call_is_done() -> None:
+def test_key_may_be_used_again_once_its_call_is_done() -> None:
     message = assembled(
         CallStart(0, "go", "a"), CallDone(0, "[1]"), CallStart(0, "go", "b"), CallDone(0, "[2]"), Finish("tool_use")
     ).message()
@@ -190,12 +190,12 @@ def test_a_turn_that_ends_with_calls_finished_for_their_sake(
     assert assembled(*call, Finish(said)).finish_reason == reason
 
 
-def test_a_tool_that_the_provider_ran_itself_is_no_reason_to_go_on() -> None:
+def test_provider_executed_tool_does_not_prolong_the_run() -> None:
     assembler = assembled(Whole(ProviderCall("s", "web_search", "acme")), Finish("end_turn"))
     assert assembler.finish_reason == "end_turn"
 
 
-def test_a_stream_without_its_finish_is_not_complete_and_shows_what_came() -> None:
+def test_stream_without_its_finish_is_incomplete() -> None:
     assembler = assembled(TextDelta("Hal"), CallStart(0, "go", "c"), CallArgs(0, '{"a'))
     assert not assembler.complete
     assert assembler.finish_reason is None
@@ -228,7 +228,7 @@ def test_a_chunk_after_the_finish_is_a_server_error(late: Chunk) -> None:
         [CallStart(0, "go"), CallDone(0), CallArgs(0, "{}")],
     ],
 )
-def test_pieces_of_a_call_that_is_not_open_are_a_server_error(chunks: list[Chunk]) -> None:
+def test_pieces_of_call_that_is_not_open_are_server_error(chunks: list[Chunk]) -> None:
     with pytest.raises(ProviderError) as caught:
         assembled(*chunks)
     assert caught.value.cls == "server"
@@ -275,7 +275,7 @@ texts = st.lists(st.text(max_size=4), max_size=8)
 
 
 @given(texts, st.data())
-def test_how_chunks_are_grouped_into_lists_does_not_matter(pieces: list[str], data: st.DataObject) -> None:
+def test_grouping_of_chunks_into_lists_does_not_matter(pieces: list[str], data: st.DataObject) -> None:
     chunks: list[Chunk] = [
         data.draw(st.sampled_from([TextDelta(piece), ThinkingDelta(piece), Whole(Text(piece))])) for piece in pieces
     ]
@@ -327,7 +327,7 @@ async def test_collect_closes_a_stream_that_breaks_the_protocol() -> None:
     assert upstream.closed
 
 
-def test_a_text_in_many_small_pieces_takes_hardly_more_than_the_text() -> None:
+def test_text_in_many_small_pieces_takes_hardly_more_than_text() -> None:
     """Also if a character is cut in two where pieces are joined."""
     assembler = Assembler("p")
     count = 5_000

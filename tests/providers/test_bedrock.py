@@ -216,9 +216,7 @@ async def serving(replayed: Exchange) -> AsyncGenerator[tuple[Server, str]]:
 
 @pytest.mark.requirement("provider.family.bedrock")
 @pytest.mark.parametrize(("file", "number"), [*answered(OURS), *recorded(answered(RECORDED))])
-async def test_over_a_socket_an_answer_gives_the_message_usage_and_stop_reason_of_anthropics_own(
-    file: str, number: int
-) -> None:
+async def test_anthropic_over_a_socket_gives_message_usage_and_stop(file: str, number: int) -> None:
     replayed = exchange(file, number)
     theirs = await collect(Anthropic(transport=RecordedTransport([replayed]), api_key=""), ask())
     async with serving(replayed) as (server, url):
@@ -231,7 +229,7 @@ async def test_over_a_socket_an_answer_gives_the_message_usage_and_stop_reason_o
     assert server.paths == [f"/model/{MODEL}/invoke-with-response-stream"]
 
 
-async def test_what_is_signed_is_what_is_sent_also_for_an_arn_and_a_wrong_secret_is_refused() -> None:
+async def test_signed_request_is_the_sent_one() -> None:
     arn = "arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/a b"
     async with serving(exchange("streams/anthropic/two_tools_in_turn")) as (server, url):
         for key in (KEYS, "AKIDEXAMPLE:wrong"):
@@ -265,7 +263,7 @@ def test_any_split_of_the_bytes_gives_the_same_message(data: st.DataObject) -> N
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_a_frame_with_a_flipped_bit_is_never_taken_for_whole(at: int, bit: int) -> None:
+def test_frame_with_flipped_bit_is_never_taken_for_whole(at: int, bit: int) -> None:
     frames = bytearray(events({"type": "ping"}) + exception_frame("throttlingException", "slow"))
     frames[at % len(frames)] ^= 1 << bit
     with pytest.raises(ProviderError) as raised:
@@ -273,7 +271,7 @@ def test_a_frame_with_a_flipped_bit_is_never_taken_for_whole(at: int, bit: int) 
     assert raised.value.cls == "server"
 
 
-def test_headers_of_every_type_are_understood_and_those_with_text_given() -> None:
+def test_event_stream_headers_of_every_type_are_understood() -> None:
     values = [b"\x00", b"\x01", b"\x02a", b"\x03ab", b"\x04abcd", b"\x05abcdefgh", b"\x06\x00\x02ab"]
     values += [b"\x07\x00\x02hi", b"\x08abcdefgh", b"\x09abcdefghijklmnop"]
     headers = b"".join(b"\x02h" + str(index).encode() + value for index, value in enumerate(values))
@@ -283,7 +281,7 @@ def test_headers_of_every_type_are_understood_and_those_with_text_given() -> Non
     assert got == ({"h7": "hi"}, b"")
 
 
-async def test_an_answer_that_breaks_off_between_frames_is_an_error_after_what_came() -> None:
+async def test_answer_that_breaks_off_between_frames_is_an_error() -> None:
     replayed = exchange("streams/anthropic/web_fetch")
     body = framed(replayed)
     for event in reversed(stream_events(replayed)[-2:]):  # that it stopped, and why
@@ -327,9 +325,7 @@ CALLED = [
         ("claude-sonnet-5", "eu.anthropic.claude-sonnet-5"),
     ],
 )
-def test_the_body_is_that_of_the_messages_api_but_for_model_and_stream(
-    own: str, theirs: str, fields: dict[str, Any]
-) -> None:
+def test_bedrock_body_is_that_of_the_messages_api(own: str, theirs: str, fields: dict[str, Any]) -> None:
     expected = json.loads(Anthropic(api_key="", native_schemas=False).native_request(ask(own, **dict(fields))).body)
     sent = bedrock([]).native_request(ask(theirs, **dict(fields)))
     body = json.loads(sent.body)
@@ -348,7 +344,7 @@ def test_the_thinking_budget_and_the_report_are_in_the_request() -> None:
     assert [tool["name"] for tool in report["tools"]] == ["final_report"]
 
 
-def test_an_output_schema_is_sent_as_such_only_when_it_is_asked_for() -> None:
+def test_output_schema_is_sent_only_when_requested() -> None:
     body = json.loads(bedrock([], native_schemas=True).native_request(ask(output_schema=CITY)).body)
     assert body["output_config"]["format"]["type"] == "json_schema"
     assert "tools" not in body
@@ -375,7 +371,7 @@ async def test_stop_reasons_are_those_of_the_messages_api(stop: str) -> None:
     assert (await collect(bedrock(answer({"type": "text", "text": "a"}, stop=stop)), ask())).finish_reason == stop
 
 
-def test_thoughts_move_between_the_platforms_and_what_anthropic_ran_does_not() -> None:
+def test_thoughts_move_between_platforms_and_what_anthropic_ran_does_not() -> None:
     ran = Opaque("anthropic", Raw(b'{"type":"server_tool_use","id":"s","name":"web_search","input":{}}'))
     messages = [
         User.of("hi"),
@@ -415,7 +411,7 @@ async def test_a_block_of_an_unknown_kind_goes_back_unchanged() -> None:
         (404, "ResourceNotFoundException", "No such model", "invalid_request", (404, "not_found_error")),
     ],
 )
-async def test_a_refusal_has_the_class_that_it_has_at_anthropics_own(
+async def test_refusal_has_class_that_it_has_at_anthropics_own(
     status: int, code: str, message: str, cls: str, anthropic: tuple[int, str]
 ) -> None:
     headers = {"x-amzn-errortype": f"{code}:http://internal.amazon.com/coral/", "retry-after": "7"}
@@ -444,9 +440,7 @@ async def test_a_refusal_has_the_class_that_it_has_at_anthropics_own(
         ("validationException", "wrong", "invalid_request"),
     ],
 )
-async def test_an_exception_in_the_stream_is_classified_after_what_came_before_it(
-    kind: str, message: str, cls: str
-) -> None:
+async def test_exception_in_stream_is_classified_after_what_came_before_it(kind: str, message: str, cls: str) -> None:
     start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hel"}}
     got: list[Chunk] = []
     body = events(start) + exception_frame(kind, message)
@@ -455,7 +449,7 @@ async def test_an_exception_in_the_stream_is_classified_after_what_came_before_i
     assert got == [TextDelta("Hel")]
 
 
-async def test_errors_of_anthropic_and_of_the_framing_inside_a_stream_are_classified_too() -> None:
+async def test_errors_inside_an_anthropic_stream_are_classified() -> None:
     overloaded = events({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
     assert (await failure_of(bedrock(replay((200, EVENT_STREAM, overloaded))))).cls == "overloaded"
     headers = {":message-type": "error", ":error-code": "InternalServerException", ":error-message": "oops"}
@@ -465,7 +459,7 @@ async def test_errors_of_anthropic_and_of_the_framing_inside_a_stream_are_classi
     assert (await failure_of(bedrock(replay((200, EVENT_STREAM, garbled))))).cls == "server"
 
 
-async def test_no_secret_is_in_an_error_or_in_what_is_shown() -> None:
+async def test_no_secret_is_in_error_or_in_what_is_shown() -> None:
     body = json.dumps({"Message": f"canonical request: token {KEYS.split(':')[1]} my-session"}).encode()
     provider = bedrock(replay((403, "application/json", body)), api_key=f"{KEYS}:my-session")
     error = await failure_of(provider)
@@ -482,12 +476,12 @@ async def sent_headers(**options: Any) -> dict[str, str]:
     return transport.sent[0].headers
 
 
-async def test_a_key_without_a_colon_is_sent_as_a_bearer_token() -> None:
+async def test_key_without_colon_is_sent_as_bearer_token() -> None:
     headers = await sent_headers(api_key="bedrock-key", region="us-east-1")
     assert headers["authorization"] == "Bearer bedrock-key"
 
 
-async def test_keys_and_region_come_from_the_environment_unless_a_key_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_and_region_come_from_environment_unless_key_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKID",
@@ -507,7 +501,7 @@ async def test_keys_and_region_come_from_the_environment_unless_a_key_is_given(m
     assert (await sent_headers())["authorization"] == "Bearer bearer"
 
 
-async def test_the_region_of_an_amazon_address_is_the_one_that_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_region_of_amazon_address_is_one_that_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     address = "https://bedrock-runtime.ap-south-1.amazonaws.com/"
     assert "/ap-south-1/bedrock/" in (await sent_headers(api_key=KEYS, base_url=address))["authorization"]
@@ -547,7 +541,7 @@ async def test_the_family_is_offered_by_the_catalog() -> None:
         )
 
 
-async def test_the_claude_models_of_a_region_are_listed_with_a_signed_request() -> None:
+async def test_claude_models_of_region_are_listed_with_signed_request() -> None:
     row = {"modelId": "anthropic.claude-x-v1:0", "modelName": "Claude X", "inputModalities": ["TEXT", "IMAGE"]}
     transport = RecordedTransport(replay((200, "application/json", json.dumps({"modelSummaries": [row]}).encode())))
     (model,) = [one async for one in every_model(Bedrock(transport=transport, api_key=KEYS, region="us-east-1"))]
@@ -557,7 +551,7 @@ async def test_the_claude_models_of_a_region_are_listed_with_a_signed_request() 
     assert sent.headers["authorization"].startswith("AWS4-HMAC-SHA256 ")
 
 
-def test_an_attachment_at_an_address_is_told_in_words_because_bedrock_fetches_nothing() -> None:
+def test_attachment_at_an_address_becomes_words_for_bedrock() -> None:
     parts = (Image("image/png", url="https://example.com/cat.png"), Image("image/png", data="aGk="), Text("See?"))
     body = Bedrock(api_key="key", region="eu-central-1").native_request(
         ModelRequest("claude-sonnet-4-5", [User(parts)])

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from weftline.log_context import current_run
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
-from weftline.net.errors import Reason, RequestFailed
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import Reason, RequestFailed, TimeLimits
 from weftline.net.transport import Response
 from weftline.providers.anthropic.bedrock import Bedrock
 from weftline.providers.anthropic.provider import Anthropic

@@ -10,7 +10,7 @@ import pytest
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelInfo, ModelRequest, Provider
 from weftline.providers.catalog import MAX_CANDIDATES, Catalog, build_catalog, usual_providers
@@ -60,7 +60,7 @@ def refused(path: Path, text: str) -> WeftlineError:
     return caught.value
 
 
-def test_an_entry_tells_id_label_provider_vendor_id_source_window_and_price() -> None:
+def test_model_entry_has_id_label_provider_window_and_price() -> None:
     sonnet, opus = catalog(claude()).entries()
     assert sonnet.id == "claude:claude-sonnet-4-5"
     assert (sonnet.label, opus.label) == ("Sonnet", "claude-opus-4-5")
@@ -116,20 +116,20 @@ def test_a_platform_offering_is_named_by_platform_and_its_id() -> None:
     assert invalid(catalog(claude()), "platform:claude-opus-4-5")
 
 
-def test_a_vendor_id_with_a_colon_is_looked_up_whole_first() -> None:
+def test_vendor_id_with_colon_is_looked_up_whole_first() -> None:
     free = openai("router", family="openai_chat", options={"profile": "openrouter"}, models=(ModelInfo("a/b:free"),))
     assert catalog(free).resolve("a/b:free").catalog_id == "router:a/b:free"
     assert catalog(free).resolve("router:a/b:free").vendor_id == "a/b:free"
 
 
-def test_a_vendor_id_that_two_providers_have_is_ambiguous_and_both_are_candidates() -> None:
+def test_vendor_id_of_two_providers_is_ambiguous() -> None:
     models = catalog(openai("one"), openai("two"))
     assert invalid(models, "gpt-5.5") == ["one:gpt-5.5", "two:gpt-5.5"]
     assert invalid(models, "openai:gpt-5.5") == ["one:gpt-5.5", "two:gpt-5.5"]
     assert models.resolve("two:gpt-5.5").catalog_id == "two:gpt-5.5"
 
 
-def test_an_id_that_is_not_listed_is_accepted_only_where_the_provider_says_so() -> None:
+def test_unlisted_model_id_needs_the_providers_permission() -> None:
     assert invalid(catalog(claude()), "claude:claude-next")[0].startswith("claude:")
     assert invalid(catalog(claude()), "provider:claude:claude-next")
     for models in (catalog(claude(any_model=True)), catalog(claude(models=()))):
@@ -143,7 +143,7 @@ def test_an_id_that_is_not_listed_is_accepted_only_where_the_provider_says_so() 
     assert invalid(catalog(claude(models=(), any_model=False)), "claude:claude-next")
 
 
-def test_an_unknown_id_names_the_nearest_candidates_first_and_only_so_many() -> None:
+def test_unknown_id_names_nearest_candidates_first_and_only_so_many() -> None:
     many = tuple(ModelInfo(f"model-{number}") for number in range(100))
     candidates = invalid(catalog(claude(), openai(models=many)), "claude-sonet-4-5")
     assert candidates[0] == "claude:claude-sonnet-4-5"
@@ -152,7 +152,7 @@ def test_an_unknown_id_names_the_nearest_candidates_first_and_only_so_many() -> 
     assert invalid(catalog(claude()), "") == ["claude:claude-sonnet-4-5", "claude:claude-opus-4-5"]
 
 
-def test_a_default_that_is_not_there_is_refused_at_the_start() -> None:
+def test_default_that_is_not_there_is_refused_at_start() -> None:
     with pytest.raises(WeftlineError) as caught:
         catalog(claude(), default_model="claude:nothing")
     assert caught.value.code == "invalid_model"
@@ -204,7 +204,7 @@ def test_without_configuration_each_key_in_the_environment_is_a_provider() -> No
         ("google", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "http://gw.test/v1", "/v1/models/"),
     ],
 )
-async def test_a_gateway_that_the_environment_names_is_asked_in_place_of_the_vendor(
+async def test_gateway_that_environment_names_is_asked_in_place_of_vendor(
     provider: str, key: str, variable: str, address: str, sent_to: str
 ) -> None:
     transport = RecordedTransport([])
@@ -231,7 +231,7 @@ async def test_a_gateway_that_the_environment_names_is_asked_in_place_of_the_ven
         ('family = "openai_chat"\nprofile = "groq"', "OPENAI_BASE_URL", "https://api.groq.com/"),
     ],
 )
-async def test_a_provider_of_a_file_without_an_address_asks_that_gateway_too(
+async def test_provider_of_file_without_address_asks_that_gateway_too(
     tmp_path: Path, settings: str, variable: str, sent_to: str
 ) -> None:
     path = tmp_path / "weftline.toml"
@@ -300,7 +300,7 @@ def test_provider_without_an_address_says_which_variable_to_set() -> None:
             models.resolve(model)
 
 
-def test_what_is_not_available_says_why() -> None:
+def test_unavailable_feature_says_why() -> None:
     models = build_catalog(usual_providers(), transport=TRANSPORT, environ={"OPENAI_API_KEY": ""})
     reasons = {one.name: one.reason for one in models.unavailable()}
     assert models.entries() == []
@@ -373,7 +373,7 @@ port = 8080
 
 @pytest.mark.requirement("provider.request.key_secrecy")
 @pytest.mark.parametrize(("family", "variable"), [("openai_chat", "OPENAI_API_KEY"), ("google", "GEMINI_API_KEY")])
-async def test_an_address_of_ones_own_gets_no_key_from_the_environment(
+async def test_address_of_ones_own_gets_no_key_from_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "sk-secret")
@@ -407,7 +407,7 @@ async def test_each_time_limit_of_a_provider_can_be_set(tmp_path: Path, family: 
 
 
 @pytest.mark.parametrize("key", ["", 'api_key = "k"\n'])
-def test_a_misspelt_setting_of_a_provider_is_named_whether_or_not_it_has_a_key(tmp_path: Path, key: str) -> None:
+def test_misspelt_provider_setting_is_named_with_or_without_a_key(tmp_path: Path, key: str) -> None:
     path = tmp_path / "weftline.toml"
     path.write_text(f'default_model = "lab:m"\n[providers.lab]\nfamily = "openai_chat"\nbaseurl = "http://x"\n{key}')
     with pytest.raises(WeftlineError) as wrong:
@@ -416,7 +416,7 @@ def test_a_misspelt_setting_of_a_provider_is_named_whether_or_not_it_has_a_key(t
     assert wrong.value.message.endswith("Did you mean 'base_url'?")
 
 
-def test_a_default_of_a_provider_that_is_not_available_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_unavailable_default_provider_is_refused_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "weftline.toml"
     path.write_text('default_model = "lab:m"\n[providers.lab]\nfamily = "anthropic"\napi_key = "env:LAB_KEY"\n')
     with pytest.raises(WeftlineError) as wrong:
@@ -473,13 +473,13 @@ def test_a_file_without_providers_takes_the_usual_ones(tmp_path: Path) -> None:
         ("server = 1", "server"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_the_file_and_the_key(tmp_path: Path, text: str, key: str) -> None:
+def test_wrong_setting_is_refused_with_file_and_key(tmp_path: Path, text: str, key: str) -> None:
     error = refused(tmp_path / "weftline.toml", text)
     assert error.details["key"] == key
     assert key in error.message
 
 
-def test_a_file_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "weftline.toml"
     refused(path, "[providers")
     with pytest.raises(WeftlineError, match=r"missing\.toml") as caught:

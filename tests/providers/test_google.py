@@ -44,7 +44,7 @@ from weftline.messages import (
     Usage,
     User,
 )
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.assemble import collect
 from weftline.providers.base import (
@@ -60,7 +60,7 @@ from weftline.testing.recordings import Exchange, RecordedTransport, replay
 
 @pytest.mark.parametrize("file", [*OURS, *recorded(RECORDED)])
 @pytest.mark.requirement("provider.stream.equals_generate")
-async def test_every_answer_is_read_to_its_end_however_it_is_split(file: str) -> None:
+async def test_answers_are_read_to_the_end_however_split(file: str) -> None:
     for one in exchanges(file):
         model = one.uri.partition("/models/")[2].partition(":")[0]
         whole = await ask([one], ModelRequest(model, [User.of("Hi")]))
@@ -70,7 +70,7 @@ async def test_every_answer_is_read_to_its_end_however_it_is_split(file: str) ->
         assert comparable(split) == comparable(whole)
 
 
-async def test_what_follows_the_finish_is_read_but_cannot_fail_the_answer() -> None:
+async def test_data_after_the_finish_cannot_fail_the_answer() -> None:
     got = await ask([exchange("streams/google/events_after_the_finish")])
     assert (got.text, got.finish_reason) == ("High water is at noon.", "end_turn")
     assert got.usage == Usage(input=11, output=7)
@@ -79,7 +79,7 @@ async def test_what_follows_the_finish_is_read_but_cannot_fail_the_answer() -> N
 @pytest.mark.parametrize(
     "more", [b"data: {not json\r\n\r\n", b'data: {"candidates":[{"content":{"parts":[7]}}]}\r\n\r\n']
 )
-async def test_nonsense_after_the_finish_is_no_matter_and_before_it_is_a_failure(more: bytes) -> None:
+async def test_nonsense_after_the_finish_is_ignored(more: bytes) -> None:
     whole = sse(answer({"text": "Hi"}))[0]
     behind = msgspec.structs.replace(whole, body=whole.body + more)
     assert (await ask([behind])).text == "Hi"
@@ -114,7 +114,7 @@ async def test_the_first_finish_counts() -> None:
         ),
     ],
 )
-async def test_a_tool_round_sends_each_call_and_its_result_under_one_id(
+async def test_tool_round_sends_call_and_result_under_one_id(
     file: str, first: tuple[str, Any], second: tuple[str, Any], last: str
 ) -> None:
     transport = RecordedTransport(exchanges(file))
@@ -154,9 +154,7 @@ async def test_a_tool_round_sends_each_call_and_its_result_under_one_id(
         ),
     ],
 )
-async def test_a_web_search_of_the_model_is_recorded_and_its_prompt_tokens_are_input(
-    file: str, query: str, source: str
-) -> None:
+async def test_web_search_is_recorded_and_its_tokens_are_input(file: str, query: str, source: str) -> None:
     read = await ask([exchange(file)])
     [search] = [part for part in read.message().parts if isinstance(part, ProviderCall)]
     assert (search.name, search.provider, search.status) == ("google_search", "google", "completed")
@@ -170,7 +168,7 @@ async def test_a_web_search_of_the_model_is_recorded_and_its_prompt_tokens_are_i
 
 @pytest.mark.requirement("provider.extra.round_trip")
 @pytest.mark.parametrize("file", ["streams/google/thought_signatures", *recorded(["google/google_model_retry"])])
-async def test_a_thought_signature_goes_back_unchanged_on_its_call_and_on_its_text(file: str) -> None:
+async def test_thought_signature_returns_unchanged_on_call_and_text(file: str) -> None:
     first, _, last = exchanges(file)
     for one in (first, last):
         message = (await ask([one])).message()
@@ -201,13 +199,13 @@ def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @given(cuts=st.lists(st.integers(0, len(sse(*TURN)[0].body)), max_size=40))
 @pytest.mark.requirement("provider.stream.equals_generate")
-def test_the_chunks_do_not_depend_on_how_the_bytes_are_split(cuts: list[int]) -> None:
+def test_chunks_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
     whole = asyncio.run(ask(sse(*TURN)))
     assert comparable(asyncio.run(ask(sse(*TURN), cuts=cuts))) == comparable(whole)
 
 
 @pytest.mark.requirement("provider.stream.equals_generate")
-async def test_an_answer_that_is_not_streamed_gives_the_same_message_usage_and_finish() -> None:
+async def test_unstreamed_answer_gives_the_same_message_and_usage() -> None:
     streamed = await ask(sse(*TURN))
     pretty = json.dumps(merged(TURN), indent=2, ensure_ascii=False).encode()
     listed = json.dumps(TURN, ensure_ascii=False).encode()
@@ -222,7 +220,7 @@ async def test_an_answer_that_is_not_streamed_gives_the_same_message_usage_and_f
 
 
 @pytest.mark.requirement("provider.stream.incremental")
-async def test_text_and_thoughts_are_passed_on_as_they_arrive_and_one_finish_ends_the_stream() -> None:
+async def test_text_and_thoughts_stream_with_one_finish() -> None:
     chunks = await chunks_of(sse(*TURN))
     assert chunks[:2] == [ThinkingDelta("Let me "), ThinkingDelta("see.")]
     assert [chunk.text for chunk in chunks if isinstance(chunk, TextDelta)] == ["Größe: ", "3 m"]
@@ -230,7 +228,7 @@ async def test_text_and_thoughts_are_passed_on_as_they_arrive_and_one_finish_end
 
 
 @pytest.mark.requirement("provider.stream.cut")
-async def test_a_stream_that_ends_without_a_finish_reason_is_an_error_of_class_server() -> None:
+async def test_stream_without_a_finish_reason_is_a_server_error() -> None:
     error = await failure(sse(*TURN[:3]))
     assert (error.cls, error.retryable) == ("server", True)
     whole = sse(*TURN)[0].body
@@ -239,7 +237,7 @@ async def test_a_stream_that_ends_without_a_finish_reason_is_an_error_of_class_s
 
 
 @pytest.mark.requirement("provider.stream.cut")
-async def test_an_answer_that_finishes_with_empty_text_is_a_completed_turn() -> None:
+async def test_answer_that_finishes_with_empty_text_is_completed_turn() -> None:
     read = await ask(sse(answer()))
     assert (read.text, read.finish_reason) == ("", "end_turn")
 
@@ -270,7 +268,7 @@ async def test_a_prompt_that_was_blocked_is_a_refusal_without_text() -> None:
 
 
 @pytest.mark.requirement("provider.stream.images")
-async def test_images_that_the_model_makes_are_kept_and_go_back_with_their_signature() -> None:
+async def test_generated_images_return_with_their_signature() -> None:
     inline = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0="}, "thoughtSignature": "aW1n"}
     message = (await ask(sse(answer({"text": "Here:"}, inline)))).message()
     assert message.parts[:2] == (Text("Here:"), Image("image/png", data="iVBORw0="))
@@ -280,7 +278,7 @@ async def test_images_that_the_model_makes_are_kept_and_go_back_with_their_signa
 
 
 @pytest.mark.requirement("provider.tools.executed", "provider.extra.round_trip")
-async def test_code_that_the_model_ran_is_recorded_and_replayed_in_place() -> None:
+async def test_code_that_model_ran_is_recorded_and_replayed_in_place() -> None:
     parts = [
         {"text": "Running."},
         {"executableCode": {"language": "PYTHON", "code": "print(6*7)", "id": "x1"}},
@@ -300,7 +298,7 @@ async def test_code_that_the_model_ran_is_recorded_and_replayed_in_place() -> No
     assert [part.status for part in message.parts if isinstance(part, ProviderCall)] == ["in_progress"]
 
 
-async def test_a_signature_on_the_end_of_a_text_goes_back_on_that_end_alone() -> None:
+async def test_signature_at_the_end_of_a_text_stays_there() -> None:
     parts = [{"text": "The capital"}, {"text": " is Paris", "thoughtSignature": "c2ln"}, {"text": "."}]
     message = (await ask(sse(*(answer(part, finish=None) for part in parts[:2]), answer(parts[2])))).message()
     assert message.text == "The capital is Paris."
@@ -317,14 +315,14 @@ async def test_parts_without_a_neutral_form_go_back_as_they_came() -> None:
 
 
 @pytest.mark.requirement("provider.stream.tool_calls")
-async def test_a_call_has_the_upstream_id_and_none_where_there_is_none() -> None:
+async def test_call_has_upstream_id_and_none_where_there_is_none() -> None:
     with_id: dict[str, Any] = {"functionCall": {"name": "a", "args": {}, "id": "up1"}}
     read = await ask(sse(answer(with_id, {"functionCall": {"name": "b"}})))
     assert [(call.id, call.name, call.args) for call in read.message().calls] == [("up1", "a", "{}"), ("", "b", "{}")]
 
 
 @pytest.mark.requirement("provider.usage.mapping")
-async def test_cached_tokens_are_part_of_the_prompt_and_not_counted_twice() -> None:
+async def test_cached_tokens_are_part_of_prompt_and_not_counted_twice() -> None:
     metadata = {
         "promptTokenCount": 100,
         "cachedContentTokenCount": 80,
@@ -350,7 +348,7 @@ async def test_cached_tokens_are_part_of_the_prompt_and_not_counted_twice() -> N
     ],
 )
 @pytest.mark.requirement("provider.usage.robust")
-async def test_counts_that_make_no_sense_are_zero_and_do_not_fail_the_turn(metadata: bytes, usage: Usage) -> None:
+async def test_nonsensical_counts_are_zero_and_do_not_fail_the_turn(metadata: bytes, usage: Usage) -> None:
     body = b'data: {"candidates":[{"content":{"parts":[{"text":"x"}]},"finishReason":"STOP"}],"usageMetadata":%b}\n\n'
     read = await ask(replay((200, "text/event-stream", body % metadata)))
     assert (read.text, read.usage) == ("x", usage)
@@ -387,7 +385,7 @@ async def test_failures_have_their_class_before_and_inside_a_stream(
 
 
 @pytest.mark.requirement("provider.error.classes", "provider.request.key_secrecy")
-async def test_a_wrong_key_is_an_auth_error_and_is_not_repeated_in_it() -> None:
+async def test_wrong_key_is_an_auth_error_without_the_key() -> None:
     reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
     body = error_body(400, "INVALID_ARGUMENT", f"API key {KEY} not valid.", reason)
     error = await failure(replay((400, "application/json", body)))
@@ -402,7 +400,7 @@ async def test_the_retry_delay_in_the_details_is_kept() -> None:
     assert (error.cls, error.retry_after_s, error.retryable) == ("rate_limit", 34.5, True)
 
 
-async def test_an_answer_that_is_no_json_is_an_error_of_class_server() -> None:
+async def test_answer_that_is_no_json_is_error_of_class_server() -> None:
     assert (await failure(replay((200, "text/event-stream", b"data: <html>\n\n")))).cls == "server"
     assert (await failure(replay((200, "application/json", b"<html>")))).cls == "server"
 
@@ -462,7 +460,7 @@ def sdk(url: str) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-async def test_the_official_sdk_reads_the_same_from_the_same_bytes_and_sends_the_same_request(file: str) -> None:
+async def test_official_sdk_reads_and_sends_the_same_bytes(file: str) -> None:
     config = {
         "system_instruction": "You are a helpful chatbot.",
         "temperature": 0.25,
@@ -548,7 +546,7 @@ async def test_aborting_closes_the_connection_while_waiting_for_the_first_byte()
 
 
 @pytest.mark.requirement("provider.family.available")
-async def test_models_are_those_given_the_first_is_the_default_and_the_timeout_is_the_shorter_one() -> None:
+async def test_given_models_come_first_with_the_shorter_timeout() -> None:
     transport = RecordedTransport(sse(answer({"text": "ok"})))
     provider = Google(transport=transport, models=["gemini-2.5-pro", "gemini-next"], limits=TimeLimits(total_s=5))
     assert [(model.vendor_id, model.context_window_tokens) for model in provider.models()] == [

@@ -51,7 +51,7 @@ from weftline.testing.recordings import RecordedTransport
 
 
 @pytest.mark.requirement("provider.request.parameters")
-def test_parameters_have_their_native_names_and_those_not_asked_for_are_left_out() -> None:
+def test_parameters_have_native_names_and_unset_ones_are_omitted() -> None:
     body = body_of(
         ModelRequest(
             NEW,
@@ -92,7 +92,7 @@ def test_the_tool_choice_is_a_function_calling_mode() -> None:
 
 
 @pytest.mark.requirement("provider.request.conversation")
-def test_system_messages_at_the_start_join_the_system_instruction_and_later_ones_stay_in_place() -> None:
+def test_system_messages_stay_first_or_in_place() -> None:
     messages = [System("A"), User.of("Hi"), Assistant((Text("Yes?"),)), System("B"), Assistant(())]
     body = body_of(ModelRequest(NEW, messages, system="S"))
     assert body["systemInstruction"] == {"parts": [{"text": "S\n\nA"}]}
@@ -104,7 +104,7 @@ def test_system_messages_at_the_start_join_the_system_instruction_and_later_ones
 
 
 @pytest.mark.requirement("provider.request.conversation")
-def test_all_results_of_a_turn_are_one_content_and_failures_are_marked() -> None:
+def test_results_of_a_turn_are_one_content() -> None:
     calls = Assistant((ToolCall("1", "a", '{"x":1}'), ToolCall("2", "b", "not json")))
     results = ToolResults((ToolResult("1", "a", (Text("ok"),)), ToolResult("2", "b", (Text("bad"),), is_error=True)))
     contents = body_of(ModelRequest(OLD, [User.of("Hi"), calls, results]))["contents"]
@@ -119,7 +119,7 @@ def test_all_results_of_a_turn_are_one_content_and_failures_are_marked() -> None
 
 
 @pytest.mark.requirement("provider.request.images")
-async def test_images_are_sent_inline_or_by_address_and_inside_tool_results_from_gemini_3_on() -> None:
+async def test_images_are_inline_or_by_address_for_gemini() -> None:
     photo, pdf = Image("image/png", data="aGk="), File("application/pdf", url="https://example.test/a.pdf")
     inlined = Image("image/png", url="data:image/jpeg;base64,aGk=")
     messages = [
@@ -143,7 +143,7 @@ async def test_images_are_sent_inline_or_by_address_and_inside_tool_results_from
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-async def test_names_that_gemini_refuses_are_repaired_and_calls_come_back_under_the_original() -> None:
+async def test_names_that_gemini_refuses_are_mapped_and_restored() -> None:
     original = "9 files/" + "x" * 80
     tool = ToolSpec(original, "", WEATHER.parameters)
     request = ModelRequest(NEW, [User.of("Hi")], tools=[tool], tool_choice=("tool", original))
@@ -159,7 +159,7 @@ async def test_names_that_gemini_refuses_are_repaired_and_calls_come_back_under_
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-async def test_two_tools_that_would_be_sent_under_one_name_are_refused_before_the_request() -> None:
+async def test_tools_with_equal_sent_names_fail_before_the_request() -> None:
     transport = RecordedTransport([])
     tools = [ToolSpec(name, "", WEATHER.parameters) for name in ("a/b", "a b")]
     with pytest.raises(ProviderError) as caught:
@@ -169,7 +169,7 @@ async def test_two_tools_that_would_be_sent_under_one_name_are_refused_before_th
 
 
 @pytest.mark.requirement("provider.tools.response_schema")
-def test_a_tools_output_schema_is_the_response_schema_of_its_declaration() -> None:
+def test_tools_output_schema_is_response_schema_of_its_declaration() -> None:
     schema = Raw(b'{"type":"object","properties":{"c":{"type":"number"}}}')
     tool = msgspec.structs.replace(WEATHER, output_schema=schema)
     [declaration] = body_of(ModelRequest(NEW, [User.of("Hi")], tools=[tool]))["tools"][0]["functionDeclarations"]
@@ -177,7 +177,7 @@ def test_a_tools_output_schema_is_the_response_schema_of_its_declaration() -> No
     assert declaration["description"] == WEATHER.description
 
 
-def test_a_schema_that_gemini_takes_is_sent_byte_for_byte_and_another_is_repaired() -> None:
+def test_schema_that_gemini_accepts_is_unchanged_and_others_repaired() -> None:
     assert b'"parametersJsonSchema":' + bytes(WEATHER.parameters) in raw_body(
         ModelRequest(NEW, [User.of("Hi")], tools=[WEATHER])
     )
@@ -210,7 +210,7 @@ def test_a_schema_that_gemini_takes_is_sent_byte_for_byte_and_another_is_repaire
 
 
 @pytest.mark.requirement("provider.tools.builtin")
-async def test_built_in_tools_are_sent_in_native_form_and_an_unknown_one_fails_before_the_request() -> None:
+async def test_built_in_tools_are_sent_natively_before_the_request() -> None:
     provider = Google(transport=(transport := RecordedTransport([])))
     assert "google_search" in provider.builtin_tools()
     search = ToolSpec("provider:google_search", "", Raw(b"{}"))
@@ -225,7 +225,7 @@ async def test_built_in_tools_are_sent_in_native_form_and_an_unknown_one_fails_b
 
 
 @pytest.mark.requirement("provider.cache.stable_prefix")
-def test_the_bytes_of_tools_system_text_and_earlier_messages_stay_the_same_from_turn_to_turn() -> None:
+def test_request_prefix_stays_the_same_between_turns() -> None:
     provider = Google(transport=RecordedTransport([]))
     messages: list[Message] = [User.of("Hi")]
     request = ModelRequest(OLD, messages, system="S", tools=[WEATHER], output_schema=CITY, reasoning=30)
@@ -243,7 +243,7 @@ def test_the_bytes_of_tools_system_text_and_earlier_messages_stay_the_same_from_
 
 
 @pytest.mark.requirement("provider.extra.other_provider")
-def test_data_of_another_provider_is_left_out_and_gemini_3_is_told_that_the_call_is_unsigned() -> None:
+def test_foreign_provider_data_is_omitted_for_gemini_3() -> None:
     foreign = Assistant(
         (
             Thinking("secret", "anthropic", "sig"),
@@ -272,7 +272,7 @@ def test_thought_summaries_are_not_sent_back_and_signed_thoughts_are() -> None:
 
 
 @pytest.mark.requirement("provider.request.inspect", "provider.request.key_secrecy")
-async def test_the_inspected_request_is_the_one_sent_without_key_and_binary_content() -> None:
+async def test_inspected_request_is_one_sent_without_key_and_binary_content() -> None:
     transport = RecordedTransport(sse(answer({"text": "ok"})))
     provider = Google(transport=transport, api_key=KEY, base_url="http://gateway.test/gemini/v1/")
     request = ModelRequest(NEW, [User((Text("See"), Image("image/png", data="aGk=")))], tools=[WEATHER])
@@ -296,7 +296,7 @@ async def test_the_inspected_request_is_the_one_sent_without_key_and_binary_cont
     ],
 )
 @pytest.mark.requirement("provider.reasoning.gemini")
-def test_gemini_3_and_later_get_a_thinking_level_that_they_have(model: str, values: dict[int, str]) -> None:
+def test_gemini_3_and_later_get_thinking_level_that_they_have(model: str, values: dict[int, str]) -> None:
     for level, value in values.items():
         config = body_of(ModelRequest(model, [User.of("Hi")], reasoning=level))["generationConfig"]["thinkingConfig"]
         assert config == {"thinkingLevel": value} | ({"includeThoughts": True} if level else {})
@@ -306,7 +306,7 @@ def test_gemini_3_and_later_get_a_thinking_level_that_they_have(model: str, valu
     ("model", "off", "least"), [(OLD, 0, 1), ("gemini-2.5-flash-lite", 0, 512), ("models/gemini-2.5-pro", 128, 128)]
 )
 @pytest.mark.requirement("provider.reasoning.gemini")
-def test_gemini_2_5_gets_a_budget_that_never_falls_as_the_level_rises(model: str, off: int, least: int) -> None:
+def test_gemini_2_5_budget_never_falls_with_the_level(model: str, off: int, least: int) -> None:
     configs = [
         body_of(ModelRequest(model, [User.of("Hi")], reasoning=level))["generationConfig"]["thinkingConfig"]
         for level in range(101)
@@ -337,7 +337,7 @@ def test_the_schema_is_sent_natively_where_the_model_takes_it(model: str, tools:
 
 
 @pytest.mark.requirement("provider.schema.gemini_tools", "provider.schema.with_reasoning")
-async def test_gemini_2_5_with_tools_answers_through_a_function_that_becomes_the_text() -> None:
+async def test_gemini_2_5_with_tools_answers_through_a_function() -> None:
     request = ModelRequest(OLD, [User.of("Hi")], system="S", tools=[WEATHER], output_schema=CITY, reasoning=50)
     body = body_of(request)
     declarations = body["tools"][0]["functionDeclarations"]
@@ -354,7 +354,7 @@ async def test_gemini_2_5_with_tools_answers_through_a_function_that_becomes_the
 
 
 @pytest.mark.requirement("provider.schema.gemini_tools")
-async def test_a_turn_of_gemini_2_5_that_calls_other_tools_keeps_its_text_and_calls() -> None:
+async def test_gemini_2_5_turn_with_other_tools_keeps_everything() -> None:
     request = ModelRequest(OLD, [User.of("Hi")], tools=[WEATHER], output_schema=CITY)
     read = await ask(sse(answer({"text": "Looking."}, call_part("get_weather", {"city": "Bern"}))), request)
     assert (read.text, [call.name for call in read.message().calls]) == ("Looking.", ["get_weather"])
@@ -372,7 +372,7 @@ def test_a_final_turn_without_tools_must_use_the_answer_function() -> None:
     }
 
 
-async def test_a_run_with_a_tool_of_the_same_name_still_has_that_tool_called() -> None:
+async def test_run_with_a_same_named_tool_still_calls_it() -> None:
     own = ToolSpec("set_model_response", "Mine.", WEATHER.parameters)
     request = ModelRequest(OLD, [User.of("Hi")], tools=[own], output_schema=CITY)
     names = [one["name"] for one in body_of(request)["tools"][0]["functionDeclarations"]]

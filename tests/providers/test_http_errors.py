@@ -63,7 +63,7 @@ def test_the_providers_own_words_are_kept_but_for_the_key() -> None:
         ({}, b"", None),
     ],
 )
-def test_the_time_to_wait_is_read_from_where_the_api_puts_it(
+def test_time_to_wait_is_read_from_where_api_puts_it(
     headers: dict[str, str], body: bytes, seconds: float | None
 ) -> None:
     assert classify(429, body, headers).retry_after_s == seconds

@@ -83,7 +83,7 @@ CASES: dict[str, tuple[Build, list[Any], list[ModelInfo], list[str]]] = {
 
 @pytest.mark.requirement("provider.models.listing")
 @pytest.mark.parametrize("family", list(CASES))
-async def test_models_are_listed_page_by_page_with_the_hints_of_the_listing_alone(family: str) -> None:
+async def test_models_are_listed_page_by_page_with_hints(family: str) -> None:
     build, documents, models, paths = CASES[family]
     transport = pages(*documents)
     assert [model async for model in every_model(build(transport))] == models
@@ -93,7 +93,7 @@ async def test_models_are_listed_page_by_page_with_the_hints_of_the_listing_alon
 
 @pytest.mark.requirement("provider.models.listing")
 @pytest.mark.parametrize("family", list(CASES))
-async def test_a_search_keeps_what_contains_it_and_still_reads_every_page(family: str) -> None:
+async def test_search_keeps_what_contains_it_and_still_reads_every_page(family: str) -> None:
     build, documents, models, _ = CASES[family]
     transport = pages(*documents)
     last = models[-1]
@@ -102,7 +102,7 @@ async def test_a_search_keeps_what_contains_it_and_still_reads_every_page(family
 
 
 @pytest.mark.parametrize("family", list(CASES))
-async def test_a_listing_that_fails_is_classified_and_keeps_the_key_to_itself(family: str) -> None:
+async def test_listing_that_fails_is_classified_and_keeps_key_to_itself(family: str) -> None:
     build = CASES[family][0]
     error = msgspec.json.encode({"error": {"message": "bad key sk-secret-key", "type": "authentication_error"}})
     for body, status, cls in (

@@ -48,6 +48,6 @@ def test_an_error_of_a_million_values_is_still_an_error() -> None:
 
 
 @pytest.mark.parametrize(("bomb", "told"), [(MANY, "JSON values"), (b'{"a":' + b"[" * 5_000, "could not be read")])
-async def test_a_list_of_a_million_models_or_levels_is_not_read(bomb: bytes, told: str) -> None:
+async def test_list_of_million_models_or_levels_is_not_read(bomb: bytes, told: str) -> None:
     with pytest.raises(ProviderError, match=told):
         await fetch(RecordedTransport(replay((200, "application/json", bomb))), "http://x", {}, headers={}, secrets=())

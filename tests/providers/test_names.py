@@ -35,7 +35,7 @@ def test_long_names_with_the_same_beginning_stay_apart() -> None:
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-def test_two_tools_that_would_be_sent_under_one_name_are_refused() -> None:
+def test_tools_with_equal_sent_names_are_refused() -> None:
     with pytest.raises(ProviderError) as caught:
         NameMap(["a.b", "a_b"])
     assert caught.value.cls == "invalid_request"
@@ -50,7 +50,7 @@ def test_a_tool_that_is_gone_is_still_named_as_before() -> None:
     assert NameMap([]).out("files.read") == NameMap(["files.read"]).out("files.read")
 
 
-def test_a_name_that_was_never_sent_comes_back_as_it_is() -> None:
+def test_name_that_was_never_sent_comes_back_as_it_is() -> None:
     assert NameMap(["a"]).back("invented") == "invented"
 
 

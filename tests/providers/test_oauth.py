@@ -16,7 +16,7 @@ from weftline.config import load_config
 from weftline.errors import WeftlineError
 from weftline.hooks import OAuthRefreshed
 from weftline.messages import User
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Response
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError
@@ -89,7 +89,7 @@ async def ask(found: ResolvedModel) -> str:
 
 
 @pytest.mark.requirement("provider.request.refresh")
-async def test_a_token_is_fetched_before_the_call_once_for_concurrent_ones_and_kept(tmp_path: Path) -> None:
+async def test_token_is_fetched_once_for_concurrent_calls(tmp_path: Path) -> None:
     stage = Stage()
     claude = model(stage, tmp_path)
     assert await asyncio.gather(*(ask(claude) for _ in range(5))) == ["hi"] * 5
@@ -99,7 +99,7 @@ async def test_a_token_is_fetched_before_the_call_once_for_concurrent_ones_and_k
 
 
 @pytest.mark.requirement("provider.request.refresh")
-async def test_a_token_that_is_about_to_expire_is_refreshed_with_the_newest_refresh_token(tmp_path: Path) -> None:
+async def test_expiring_token_is_refreshed_with_the_newest_refresh_token(tmp_path: Path) -> None:
     stage = Stage(expires_in=30)
     claude = model(stage, tmp_path)
     for _ in range(3):
@@ -109,7 +109,7 @@ async def test_a_token_that_is_about_to_expire_is_refreshed_with_the_newest_refr
 
 
 @pytest.mark.requirement("provider.request.refresh")
-async def test_a_refresh_that_fails_is_class_auth_for_all_who_waited_and_asked_again_later(tmp_path: Path) -> None:
+async def test_failed_refresh_is_an_auth_error_for_all_who_waited(tmp_path: Path) -> None:
     stage = Stage(refusal=400)
     claude = model(stage, tmp_path)
     failures = await asyncio.gather(*(ask(claude) for _ in range(3)), return_exceptions=True)
@@ -120,7 +120,7 @@ async def test_a_refresh_that_fails_is_class_auth_for_all_who_waited_and_asked_a
     assert await ask(claude) == "hi"
 
 
-async def test_a_caller_that_gives_up_leaves_the_refresh_to_the_others(tmp_path: Path) -> None:
+async def test_caller_that_gives_up_leaves_refresh_to_others(tmp_path: Path) -> None:
     stage = Stage()
     claude = model(stage, tmp_path)
     first, second = asyncio.create_task(ask(claude)), asyncio.create_task(ask(claude))
@@ -138,7 +138,7 @@ async def test_a_token_that_the_api_repeats_is_not_shown(tmp_path: Path) -> None
     assert "[redacted]" in failure.value.message
 
 
-async def test_a_refresh_token_that_is_not_there_makes_the_provider_unavailable(tmp_path: Path) -> None:
+async def test_refresh_token_that_is_not_there_makes_provider_unavailable(tmp_path: Path) -> None:
     with pytest.raises(WeftlineError) as refused:
         model(Stage(), tmp_path, {})
     assert refused.value.code == "invalid_model"
@@ -162,7 +162,7 @@ def test_oauth_settings_that_cannot_work_are_refused(setting: str, tmp_path: Pat
 
 
 @pytest.mark.requirement("loop.turn.stream_hooks")
-async def test_a_provider_behind_oauth_tells_of_a_new_token_and_not_of_one_that_it_still_has(tmp_path: Path) -> None:
+async def test_oauth_provider_reports_only_new_tokens(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, encoding="utf-8")
     models = load_config(path).catalog(transport=Stage(), environ={"REFRESH": "r0"})

@@ -33,7 +33,7 @@ from weftline.messages import (
     Usage,
     User,
 )
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.base import (
     CallArgs,
@@ -330,9 +330,7 @@ async def test_an_answer_that_is_not_streamed_gives_the_same_message() -> None:
         ),
     ],
 )
-async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream(
-    file: str, start: CallStart, pieces: tuple[str, ...]
-) -> None:
+async def test_pieces_keep_upstream_order_with_one_finish(file: str, start: CallStart, pieces: tuple[str, ...]) -> None:
     chunks = await chunks_of(chat(RecordedTransport([exchange(file)])))
     assert chunks[0] == start
     assert chunks[1:6] == [CallArgs(0, piece) for piece in pieces]
@@ -377,7 +375,7 @@ async def test_a_finish_with_empty_text_is_a_completed_turn() -> None:
     assert (got.complete, got.text) == (True, "")
 
 
-async def test_an_answer_without_usage_or_with_absurd_counts_does_not_fail() -> None:
+async def test_answer_without_usage_or_with_absurd_counts_does_not_fail() -> None:
     odd = b'{"choices":[],"usage":{"prompt_tokens":NaN,"completion_tokens":-4,"prompt_tokens_details":null}}'
     assert (await answer(chat(answering(HELLO)))).usage == Usage()
     got = await answer(chat(answering(events(part({"content": "x"}, "stop"), odd, DONE))))
@@ -443,7 +441,7 @@ async def test_every_profile_does_a_text_turn_and_a_tool_round(profile: str) -> 
 
 
 @pytest.mark.requirement("provider.request.key_secrecy")
-async def test_a_key_of_the_environment_is_sent_to_its_own_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_of_environment_is_sent_to_its_own_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", KEY)
     at_home, elsewhere = answering(HELLO), answering(HELLO)
     await answer(OpenAIChat(profile="groq", transport=at_home))
@@ -458,7 +456,7 @@ async def test_an_empty_finish_reason_is_none() -> None:
     await check_provider(lambda _: chat(answering(stream)), [Failed("cut", ask(), cls="server", text="Hel")])
 
 
-def test_a_server_without_an_address_or_an_unknown_profile_is_refused() -> None:
+def test_server_without_address_or_unknown_profile_is_refused() -> None:
     with pytest.raises(ValueError, match="base URL"):
         OpenAIChat(profile="compatible", api_key=KEY)
     with pytest.raises(ValueError, match="no profile"):

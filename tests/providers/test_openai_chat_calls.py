@@ -73,7 +73,7 @@ async def test_interleaved_calls_are_told_apart_by_their_index() -> None:
     assert got.finish_reason == "tool_use"
 
 
-async def test_calls_that_a_server_numbers_alike_are_told_apart_by_their_ids() -> None:
+async def test_calls_with_equal_server_numbers_differ_by_ids() -> None:
     stream = events(
         part({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}}]}),
         part({"tool_calls": [{"index": 0, "id": "b", "function": {"name": "one", "arguments": "{}"}}]}),
@@ -83,7 +83,7 @@ async def test_calls_that_a_server_numbers_alike_are_told_apart_by_their_ids() -
     assert [call.id for call in (await answer(chat(answering(stream), "ollama"))).message().calls] == ["a", "b"]
 
 
-async def test_calls_without_ids_that_a_server_numbers_alike_are_told_apart_by_their_arguments() -> None:
+async def test_calls_without_ids_differ_by_their_arguments() -> None:
     def piece(arguments: str) -> dict[str, Any]:
         return part({"tool_calls": [{"index": 0, "id": "", "function": {"name": "one", "arguments": arguments}}]})
 

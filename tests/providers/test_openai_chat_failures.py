@@ -32,7 +32,7 @@ from weftline.testing.recordings import RecordedTransport, replay
 
 
 @pytest.mark.parametrize("broken", [False, True])
-async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_event(broken: bool) -> None:
+async def test_answer_with_a_stop_reason_is_complete_without_last_event(broken: bool) -> None:
     cut = answering(events(part({"content": "Hello"}), part({}, "stop")), broken=broken)
     got = await answer(chat(cut))
     assert (got.text, got.finish_reason) == ("Hello", "end_turn")
@@ -47,7 +47,7 @@ async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_e
     ],
     ids=["error", "choice", "unreadable"],
 )
-async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: Any) -> None:
+async def test_failure_after_a_stop_reason_does_not_invalidate_the_answer(after: Any) -> None:
     got = await answer(chat(answering(events(part({"content": "Hello"}), part({}, "stop"), after))))
     assert (got.text, got.finish_reason, got.complete) == ("Hello", "end_turn", True)
 
@@ -90,7 +90,7 @@ async def test_failures_have_a_class_and_say_whether_to_try_again(
 
 
 @pytest.mark.requirement("provider.request.key_secrecy")
-async def test_a_key_that_the_server_echoes_is_not_in_the_error() -> None:
+async def test_key_that_server_echoes_is_not_in_error() -> None:
     body = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {KEY}."}})
     provider = chat(answering(body, status=401, kind=JSON))
     with pytest.raises(ProviderError) as caught:
@@ -158,13 +158,13 @@ async def test_an_error_inside_a_begun_stream_is_classified_alike(file: str, tho
         *recorded([("groq/tool_use_failed_error", ("get_something_by_name", {"foo": "bar"}))]),
     ],
 )
-async def test_a_call_that_the_server_found_malformed_comes_back_as_a_call(file: str, call: tuple[str, Any]) -> None:
+async def test_call_that_server_found_malformed_comes_back_as_call(file: str, call: tuple[str, Any]) -> None:
     got = await answer(chat(RecordedTransport([exchange(file)]), "groq"))
     assert [(one.name, msgspec.json.decode(one.args)) for one in got.message().calls] == [call]
     assert got.finish_reason == "malformed_function_call"
 
 
-async def test_a_malformed_call_that_cannot_be_read_comes_back_as_text() -> None:
+async def test_malformed_call_that_cannot_be_read_comes_back_as_text() -> None:
     error = {"code": "tool_use_failed", "message": "Failed to call a function.", "failed_generation": "<function=x"}
     streamed = events(part({"reasoning": "hm"}), {"error": error})
     got = await answer(chat(answering(streamed), "groq"))
@@ -175,7 +175,7 @@ async def test_a_malformed_call_that_cannot_be_read_comes_back_as_text() -> None
     "bad",
     [b"{", b'{"choices":1}', b'{"choices":[{"delta":{"executed_tools":[1]},"finish_reason":"stop"}]}'],
 )
-async def test_an_event_that_makes_no_sense_fails_the_call_after_what_was_read(bad: bytes) -> None:
+async def test_nonsensical_event_fails_the_call_after_earlier_ones(bad: bytes) -> None:
     case = Failed("bad", ask(), cls="server", text="Hel")
     await check_provider(lambda _: chat(answering(events(part({"content": "Hel"}), bad, DONE)), "groq"), [case])
 

@@ -36,13 +36,13 @@ from weftline.providers.base import (
 from weftline.testing.recordings import RecordedTransport
 
 
-async def test_reasoning_that_a_server_counts_apart_becomes_part_of_the_output() -> None:
+async def test_reasoning_that_server_counts_apart_becomes_part_of_output() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 20}}
     got = await answer(chat(answering(events(part({"content": "x"}, "stop"), {"usage": usage}, DONE)), "xai"))
     assert got.usage == Usage(input=10, output=25, reasoning=20)
 
 
-async def test_tags_around_reasoning_part_it_from_the_text_however_they_are_split() -> None:
+async def test_reasoning_tags_separate_text_however_split() -> None:
     text = "<think>\nAdd <b>them</b>.</think>\n\n4 </think> is text"
     for size in range(1, len(text) + 1):
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
@@ -52,7 +52,7 @@ async def test_tags_around_reasoning_part_it_from_the_text_however_they_are_spli
 
 
 @pytest.mark.parametrize(("number", "thought"), [(0, "The tide turns twice."), (1, "The port first.")])
-async def test_thinking_that_comes_as_a_list_is_kept_apart_from_the_text(number: int, thought: str) -> None:
+async def test_thinking_that_comes_as_list_is_kept_apart_from_text(number: int, thought: str) -> None:
     got = await answer(chat(RecordedTransport([exchange("streams/mistral/thinking", number)]), "mistral"))
     assert got.message().parts[0] == Thinking(thought, "mistral")
     assert isinstance(got.message().parts[1], Text)

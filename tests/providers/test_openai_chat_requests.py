@@ -63,7 +63,7 @@ LEVELS = [
 
 @pytest.mark.requirement("provider.reasoning.ignored")
 @pytest.mark.parametrize(("profile", "model", "levels"), LEVELS)
-async def test_a_level_becomes_the_words_of_the_model_or_no_field(
+async def test_level_becomes_words_of_model_or_no_field(
     profile: str, model: str, levels: dict[int, str | None]
 ) -> None:
     for level, effort in levels.items():
@@ -77,7 +77,7 @@ async def test_no_level_sends_no_field() -> None:
     assert "reasoning_effort" not in body
 
 
-async def test_openrouter_takes_the_level_as_an_object_and_grok_takes_none() -> None:
+async def test_openrouter_takes_level_as_object_and_grok_takes_none() -> None:
     asked = {
         level: (await sent(ask(model="anthropic/claude-sonnet-4.5", reasoning=level), "openrouter"))["reasoning"]
         for level in (0, 15, 30, 50, 80, 90)
@@ -99,7 +99,7 @@ async def test_declared_levels_win_over_the_rule_of_the_family() -> None:
 
 
 @pytest.mark.requirement("provider.request.conversation")
-async def test_a_stored_conversation_is_written_natively_with_all_results_of_a_turn_together() -> None:
+async def test_stored_conversation_is_sent_natively_with_results_together() -> None:
     calls = (ToolCall("c1", "look", '{"a":1}', "anthropic"), ToolCall("c2", "look", "{}", "anthropic"))
     results = (
         ToolResult("c1", "look", (Text("one"),)),
@@ -158,7 +158,7 @@ async def test_images_of_tool_results_follow_in_a_user_message() -> None:
     ]
 
 
-async def test_a_model_that_cannot_see_gets_a_note_in_place_of_an_image() -> None:
+async def test_model_that_cannot_see_gets_note_in_place_of_image() -> None:
     models = [ModelInfo("blind", vision=False)]
     results = ToolResults((ToolResult("c1", "shot", (Image("image/png", data="QUJD"),)),))
     history = (User((Image("image/png", data="QUJD"),)), Assistant((ToolCall("c1", "shot"),)), results)
@@ -182,7 +182,7 @@ async def test_malformed_arguments_of_the_past_cannot_break_a_request() -> None:
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-async def test_a_tool_with_a_name_that_is_not_allowed_is_called_under_its_own_name() -> None:
+async def test_tool_with_a_disallowed_name_keeps_its_own_name() -> None:
     stream = events(
         part({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "files_read", "arguments": "{}"}}]}),
         part({}, "tool_calls"),
@@ -213,7 +213,7 @@ async def test_tools_that_collide_are_refused_before_the_request() -> None:
 
 
 @pytest.mark.requirement("provider.request.parameters")
-async def test_parameters_appear_in_native_form_and_those_that_a_server_lacks_are_left_out() -> None:
+async def test_parameters_appear_natively_without_those_a_server_lacks() -> None:
     request = ask(
         tools=[spec()],
         tool_choice="required",
@@ -246,13 +246,13 @@ async def test_models_that_reason_are_sent_no_sampling() -> None:
     assert off["temperature"] == 0.5
 
 
-async def test_without_tools_there_is_no_tool_choice_and_a_final_turn_forbids_calls() -> None:
+async def test_request_without_tools_has_no_tool_choice() -> None:
     assert not {"tools", "tool_choice"} & (await sent(ask(tool_choice="required"))).keys()
     assert (await sent(ask(tools=[spec()], tools_disabled=True)))["tool_choice"] == "none"
 
 
 @pytest.mark.requirement("provider.tools.response_schema")
-async def test_what_a_tool_returns_is_part_of_its_description() -> None:
+async def test_return_type_is_part_of_a_tool_description() -> None:
     tool = msgspec.structs.replace(spec(description="Looks."), output_schema=Raw(b'{"type":"integer"}'))
     function = (await sent(ask(tools=[tool])))["tools"][0]["function"]
     assert function["description"].startswith("Looks.")
@@ -278,7 +278,7 @@ CLOSED = '"required":["a"],"additionalProperties":false}'
         ("true", False, False),
     ],
 )  # fmt: skip
-async def test_schemas_are_sent_as_written_where_the_api_takes_them_so(schema: str, strict: bool, same: bool) -> None:
+async def test_schemas_are_sent_as_written_where_api_takes_them_so(schema: str, strict: bool, same: bool) -> None:
     transport = answering(HELLO)
     await answer(chat(transport), ask(tools=[spec("look", schema)]))
     function = msgspec.json.decode(transport.sent[0].body)["tools"][0]["function"]
@@ -289,7 +289,7 @@ async def test_schemas_are_sent_as_written_where_the_api_takes_them_so(schema: s
     assert "anyOf" not in function["parameters"]
 
 
-async def test_requests_of_one_conversation_name_it_where_the_server_caches_by_it() -> None:
+async def test_requests_name_their_conversation_for_server_caches() -> None:
     assert (await sent(ask(cache_key="run_1")))["prompt_cache_key"] == "run_1"
     assert "prompt_cache_key" not in await sent(ask())
     for profile in ("openrouter", "vllm", "mistral"):
@@ -316,7 +316,7 @@ async def test_mistral_gets_its_thoughts_back_as_part_of_the_content() -> None:
 
 
 @pytest.mark.requirement("provider.request.inspect")
-async def test_the_native_request_can_be_inspected_without_key_and_binary_content() -> None:
+async def test_native_request_can_be_inspected_without_key_and_binary_content() -> None:
     transport = answering(HELLO)
     provider = chat(transport)
     request = ask(User((Text("See:"), Image("image/png", data="QUJD" * 100))), system="Be brief.")
@@ -369,7 +369,7 @@ async def test_cache_markers_are_on_three_blocks_where_they_are_wanted(
         assert "cache_control" not in str(body)
 
 
-async def test_a_newest_message_without_a_block_for_the_marker_leaves_it_to_the_one_before() -> None:
+async def test_newest_message_without_a_marker_block_leaves_it_earlier() -> None:
     body = await sent(ask(User.of("Hello"), Assistant((ToolCall("c1", "b"),)), model="anthropic/claude"), "openrouter")
     assert cached_places(body) == ["message 0.0"]
 

@@ -210,7 +210,7 @@ async def test_however_the_bytes_are_split_the_chunks_are_the_same(data: st.Data
 
 @pytest.mark.requirement("provider.stream.equals_generate")
 @pytest.mark.parametrize(("file", "number"), STREAMED)
-async def test_the_final_object_of_a_stream_read_as_a_whole_answer_gives_the_same(file: str, number: int) -> None:
+async def test_final_object_of_stream_read_as_whole_answer_gives_same(file: str, number: int) -> None:
     replayed = exchange(file, number)
     last = next(
         msgspec.json.decode(line.removeprefix(b"data: "))
@@ -245,9 +245,7 @@ def _thoughts(message: Assistant) -> list[str]:
         ),
     ],
 )
-async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream(
-    file: str, start: CallStart, pieces: tuple[str, ...]
-) -> None:
+async def test_pieces_keep_upstream_order_with_one_finish(file: str, start: CallStart, pieces: tuple[str, ...]) -> None:
     chunks = await chunks_of(responses(RecordedTransport([exchange(file)])))
     assert chunks == [
         start,
@@ -259,7 +257,7 @@ async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_st
 
 
 @pytest.mark.requirement("provider.stream.tool_calls")
-async def test_arguments_at_the_end_of_a_call_win_over_its_pieces() -> None:
+async def test_arguments_at_end_of_call_win_over_its_pieces() -> None:
     item = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "look", "arguments": ""}
     stream = events(
         {"type": "response.output_item.added", "output_index": 0, "item": item},
@@ -285,9 +283,7 @@ async def test_arguments_at_the_end_of_a_call_win_over_its_pieces() -> None:
         ),
     ],
 )
-async def test_reasoning_that_is_completed_after_the_text_still_comes_before_it(
-    file: str, thought: str, said: str
-) -> None:
+async def test_reasoning_that_is_completed_after_text_still_comes_before_it(file: str, thought: str, said: str) -> None:
     thinking, text = (await answer(responses(RecordedTransport([exchange(file)])))).message().parts
     assert isinstance(thinking, Thinking)
     assert thinking.text == thought
@@ -296,7 +292,7 @@ async def test_reasoning_that_is_completed_after_the_text_still_comes_before_it(
     assert text == Text(said)
 
 
-async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not() -> None:
+async def test_parts_of_reasoning_summary_are_paragraphs_streamed_or_not() -> None:
     summary = [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}]
     item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "gAAA"}
     streamed = events(
@@ -316,7 +312,7 @@ async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not()
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["queued", "in_progress"])
-async def test_an_answer_that_has_not_been_written_yet_is_a_failure(number: int) -> None:
+async def test_answer_that_has_not_been_written_yet_is_failure(number: int) -> None:
     with pytest.raises(ProviderError, match="before its answer was finished") as caught:
         await answer(responses(RecordedTransport([exchange(ours("not_finished"), number)])))
     assert (caught.value.cls, caught.value.retryable) == ("server", False)
@@ -421,7 +417,7 @@ async def test_the_family_conforms() -> None:
         await silent.let_go.wait()
 
 
-async def test_text_that_was_not_streamed_is_taken_from_the_finished_item() -> None:
+async def test_text_that_was_not_streamed_is_taken_from_finished_item() -> None:
     done = {"type": "response.output_item.done", "output_index": 0, "item": text_item("Hello")}
     chunks = await chunks_of(responses(answering(events(done, completed(text_item("Hello"))))))
     assert chunks == [TextDelta("Hello"), Finish("end_turn")]

@@ -43,7 +43,7 @@ from weftline.testing.recordings import RecordedTransport
 
 @pytest.mark.requirement("provider.extra.reasoning_replay")
 @pytest.mark.parametrize("file", [ENCRYPTED, *recorded([ENCRYPTED_RECORDED])])
-async def test_encrypted_reasoning_survives_storage_and_goes_back_unchanged_and_in_place(file: str) -> None:
+async def test_encrypted_reasoning_survives_storage_in_place(file: str) -> None:
     replayed = exchange(file)
     lines = [line for line in replayed.body.splitlines() if b'"type":"response.output_item.done"' in line]
     reasoning, call = (msgspec.json.decode(line.removeprefix(b"data: "))["item"] for line in lines)
@@ -93,7 +93,7 @@ async def test_data_of_another_provider_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("file", [ours("reasoning_summary"), *recorded(["openai_chat/openai_model_thinking_part"])])
-async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its_items(file: str) -> None:
+async def test_responses_conversation_continues_over_chat_without_its_items(file: str) -> None:
     message = (await answer(responses(RecordedTransport([exchange(file)])))).message()
     transport = answering(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n')
     provider = OpenAIChat(transport=transport, base_url="http://stand-in/v1", api_key=KEY)
@@ -110,9 +110,7 @@ async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its
         *recorded([(SEARCH_RECORDED, 3, "What is the capital of France?", "The capital of France is Paris.")]),
     ],
 )
-async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_place(
-    file: str, number: int, query: str, said: str
-) -> None:
+async def test_openai_tool_is_recorded_and_returned_in_place(file: str, number: int, query: str, said: str) -> None:
     got = await answer(responses(RecordedTransport([exchange(file, number)])))
     ran, text = got.message().parts
     assert isinstance(ran, ProviderCall)
@@ -126,7 +124,7 @@ async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_
 
 
 @pytest.mark.requirement("provider.stream.images")
-async def test_a_search_for_tools_is_recorded_and_goes_back_with_the_call_that_it_led_to() -> None:
+async def test_tool_search_is_recorded_and_returned_with_its_call() -> None:
     replayed = exchange(ours("tool_search"))
     message = (await answer(responses(RecordedTransport([replayed])))).message()
     search = message.parts[0]
@@ -144,14 +142,14 @@ async def test_a_search_for_tools_is_recorded_and_goes_back_with_the_call_that_i
     assert body["input"][3]["namespace"] == "harbour"
 
 
-async def test_an_item_whose_fields_are_not_those_of_ours_is_kept_as_it_is() -> None:
+async def test_item_with_foreign_fields_is_kept_unchanged() -> None:
     odd = {"type": "program_output", "id": 7, "status": 1, "content": "text", "summary": {"a": 1}}
     message = (await answer(responses(answering(events(completed(odd, text_item("Hello"))))))).message()
     assert message.text == "Hello"
     assert odd in (await sent(ask(User.of("hi"), message)))["input"]
 
 
-async def test_a_generated_image_is_kept_once_and_goes_back_with_its_call() -> None:
+async def test_generated_image_is_stored_once_and_returned_with_its_call() -> None:
     item = {
         "type": "image_generation_call",
         "id": "ig_1",

@@ -64,7 +64,7 @@ LEVELS: list[tuple[str, dict[int, str | None]]] = [
 
 @pytest.mark.requirement("provider.reasoning.openai")
 @pytest.mark.parametrize(("model", "levels"), LEVELS)
-async def test_a_level_becomes_the_effort_of_the_model_or_no_field(model: str, levels: dict[int, str | None]) -> None:
+async def test_level_becomes_effort_of_model_or_no_field(model: str, levels: dict[int, str | None]) -> None:
     provider = responses(answering(HELLO))
     for level, effort in levels.items():
         body = await sent(ask(model=model, reasoning=level))
@@ -73,7 +73,7 @@ async def test_a_level_becomes_the_effort_of_the_model_or_no_field(model: str, l
         assert ("include" in body) is provider.takes_reasoning(model) is (effort is not None)
 
 
-async def test_a_summary_is_asked_for_above_level_0_unless_it_is_switched_off() -> None:
+async def test_summary_is_requested_above_level_0_by_default() -> None:
     assert (await sent(ask(model="gpt-5", reasoning=50)))["reasoning"]["summary"] == "auto"
     assert "summary" not in (await sent(ask(model="gpt-5", reasoning=0)))["reasoning"]
     assert "summary" not in (await sent(ask(model="gpt-5", reasoning=50), reasoning_summary="none"))["reasoning"]
@@ -81,7 +81,7 @@ async def test_a_summary_is_asked_for_above_level_0_unless_it_is_switched_off() 
 
 
 @pytest.mark.requirement("provider.schema.openai", "provider.schema.with_reasoning")
-async def test_the_output_schema_is_sent_verbatim_on_every_turn_together_with_the_tools() -> None:
+async def test_output_schema_is_sent_verbatim_on_every_turn() -> None:
     limited = b'{"type": "number", "minimum": 1.50, "maximum": 123456789012345678901234567890}'
     verbatim = (
         b'{"type": "object", "properties": {"a": %b}, "required": ["a"], "additionalProperties": false}' % limited
@@ -104,7 +104,7 @@ async def test_the_output_schema_is_sent_verbatim_on_every_turn_together_with_th
 
 
 @pytest.mark.requirement("provider.request.parameters")
-async def test_parameters_appear_in_native_form_and_those_that_the_api_lacks_are_left_out() -> None:
+async def test_parameters_appear_natively_without_those_the_api_lacks() -> None:
     body = await sent(
         ask(
             tools=[spec("a.b")],
@@ -169,7 +169,7 @@ async def test_tools_say_whether_they_are_strict() -> None:
 
 
 @pytest.mark.requirement("provider.tools.builtin")
-async def test_a_tool_of_openai_is_selected_by_name_and_an_unknown_one_is_refused_before_the_request() -> None:
+async def test_openai_tool_is_selected_by_name() -> None:
     searching = spec("provider:file_search", '{"vector_store_ids":["vs_1"]}')
     body = await sent(ask(tools=[spec(), searching, spec("provider:code_interpreter")]))
     assert [tool["type"] for tool in body["tools"]] == ["function", "file_search", "code_interpreter"]
@@ -186,7 +186,7 @@ async def test_a_tool_of_openai_is_selected_by_name_and_an_unknown_one_is_refuse
 
 
 @pytest.mark.requirement("provider.request.tool_names")
-async def test_a_tool_with_a_name_that_is_not_allowed_is_called_under_its_own_name() -> None:
+async def test_tool_with_a_disallowed_name_keeps_its_own_name() -> None:
     item = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "files_read", "arguments": "{}"}
     got = await answer(responses(answering(events(completed(item)))), ask(tools=[spec("files.read")]))
     assert [call.name for call in got.message().calls] == ["files.read"]
@@ -214,7 +214,7 @@ async def test_a_request_begins_with_the_bytes_of_the_one_before() -> None:
 
 
 @pytest.mark.requirement("provider.request.inspect")
-async def test_the_native_request_can_be_inspected_without_key_and_binary_content() -> None:
+async def test_native_request_can_be_inspected_without_key_and_binary_content() -> None:
     transport = answering(HELLO)
     provider = responses(transport)
     request = ask(User((Image("image/png", data="QUJD" * 100),)))

@@ -155,7 +155,7 @@ class Rain(BaseModel):
     rainfall_mm: int
 
 
-async def test_model_is_asked_again_for_a_schema_that_it_has_seen() -> None:
+async def test_model_is_asked_again_for_schema_that_it_has_seen() -> None:
     wrong = events(part({"content": "much"}), part({}, "stop"), DONE)
     right = events(call("final_report", '{"rainfall_mm":3}'), part({}, "tool_calls"), DONE)
     exchanges = replay(*[(200, SSE, body) for body in (wrong, right)])

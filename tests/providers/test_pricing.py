@@ -22,19 +22,19 @@ from weftline.workspace.context import Workspaces
 USAGE = Usage(input=1_000_000, cached=400_000, cache_write=100_000, output=200_000, reasoning=50_000)
 
 
-def test_cached_and_written_tokens_have_their_own_price_and_are_not_counted_twice() -> None:
+def test_cached_and_written_tokens_have_their_own_price() -> None:
     price = Price(input_per_1m_usd=2.0, output_per_1m_usd=10.0, cache_read_per_1m_usd=0.5, cache_write_per_1m_usd=2.5)
     assert price.cost_usd(USAGE) == pytest.approx(0.5 * 2 + 0.4 * 0.5 + 0.1 * 2.5 + 0.2 * 10)
     plain = Price(input_per_1m_usd=2.0, output_per_1m_usd=10.0)
     assert plain.cost_usd(USAGE) == pytest.approx(1.0 * 2 + 0.2 * 10)
 
 
-def test_a_price_that_the_usage_needs_and_nobody_knows_makes_the_cost_unknown() -> None:
+def test_price_that_usage_needs_and_nobody_knows_makes_cost_unknown() -> None:
     assert Price(input_per_1m_usd=2.0).cost_usd(USAGE) is None
     assert Price(input_per_1m_usd=2.0).cost_usd(Usage(input=10)) == pytest.approx(0.00002)
 
 
-def test_an_override_comes_before_the_table_and_a_price_of_zero_is_a_price() -> None:
+def test_override_comes_before_table_and_price_of_zero_is_price() -> None:
     free = Price(input_per_1m_usd=0.0, output_per_1m_usd=0.0)
     prices = Prices([PriceOverride("Google", "gemini-2.5-pro", free)])
     assert prices.price(provider="google", model="gemini-2.5-pro") == free
@@ -79,7 +79,7 @@ def test_a_long_prompt_costs_what_its_tier_costs() -> None:
     ("provider", "model"),
     [("google", "no-such-model-1"), ("lab", "gemini-2.5-pro"), ("scripted", "hello"), ("google", "")],
 )
-def test_what_nobody_knows_has_no_price_and_no_cost(provider: str, model: str) -> None:
+def test_unknown_model_has_no_price_and_no_cost(provider: str, model: str) -> None:
     assert Prices().price(provider=provider, model=model) is None
     assert Prices().cost_usd(USAGE, provider=provider, model=model) is None
 
@@ -91,7 +91,7 @@ async def test_the_table_can_be_loaded_ahead() -> None:
     assert "genai_prices.data" in sys.modules
 
 
-def test_without_the_extra_there_are_only_overrides_and_nothing_is_imported_before_it_is_needed() -> None:
+def test_missing_extra_leaves_only_overrides() -> None:
     code = """
 import sys
 from weftline.messages import Usage

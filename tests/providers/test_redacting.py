@@ -67,7 +67,7 @@ async def fed(assembler: Assembler, provider: RedactingProvider) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 40])
-async def test_a_key_is_blacked_out_of_text_and_thinking_however_it_is_cut(size: int) -> None:
+async def test_key_is_redacted_from_text_however_it_is_cut(size: int) -> None:
     said = f"my key: {KEY}, really {KEY[:4]}"
     pieces = [said[at : at + size] for at in range(0, len(said), size)]
     shown = f"my key: {REDACTED}, really {KEY[:4]}"
@@ -122,7 +122,7 @@ async def test_a_key_is_blacked_out_of_calls() -> None:
     assert answer.finish_reason == REDACTED and answer.usage.input == 1
 
 
-async def test_what_is_held_when_an_answer_breaks_off_is_shown_unless_it_is_most_of_a_key() -> None:
+async def test_held_text_is_released_unless_mostly_a_key() -> None:
     for end, shown in ((KEY[:4], KEY[:4]), (KEY[:-1], REDACTED)):
         assembler = Assembler("parrot")
         stream = RedactingProvider(Parrot([TextDelta(f"x {end}")], error=ProviderError("server", "gone")), [KEY])
@@ -153,7 +153,7 @@ def test_everything_else_is_passed_through() -> None:
 
 
 @pytest.mark.parametrize("secret", [KEY, "Tq7x"])
-async def test_secret_is_not_in_an_error_nor_in_what_caused_it(secret: str) -> None:
+async def test_secret_is_not_in_error_nor_in_what_caused_it(secret: str) -> None:
     error = ProviderError("server", f"{secret} is wrong", code=f"no_{secret}")
     error.__cause__ = ValueError(secret)
     with pytest.raises(ProviderError) as raised:

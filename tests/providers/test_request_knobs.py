@@ -27,7 +27,7 @@ def without_marks(value: Any) -> Any:
 
 
 @pytest.mark.requirement("loop.cache.knob")
-def test_without_caching_a_request_has_no_marks_and_is_otherwise_the_same() -> None:
+def test_without_caching_request_has_no_marks_and_is_otherwise_same() -> None:
     builder = RequestBuilder()
     marked, plain = (json.loads(builder.build(request(cache=cache)).body) for cache in (True, False))
     assert json.dumps(marked).count("cache_control") == 3

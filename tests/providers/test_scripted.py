@@ -68,7 +68,7 @@ async def test_turns_are_played_in_order_and_the_last_one_again() -> None:
 
 
 @pytest.mark.requirement("provider.family.scripted", "provider.stream.incremental")
-async def test_a_turn_streams_its_parts_in_order_and_ends_with_one_finish() -> None:
+async def test_turn_streams_its_parts_in_order_with_one_finish() -> None:
     model = ScriptedModel(
         [
             {
@@ -186,9 +186,7 @@ async def test_with_tools_disabled_the_final_turn_is_played() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [({"text": "so far"}, "so far"), ({}, "")])
-async def test_without_a_final_turn_the_turns_text_is_said_and_nothing_called(
-    text: dict[str, str], expected: str
-) -> None:
+async def test_without_final_turn_turns_text_is_said_and_nothing_called(text: dict[str, str], expected: str) -> None:
     model = ScriptedModel([{**text, "tool_calls": [{"name": "look"}]}])
     answer = await collect(model, ask(disabled=True))
     assert (answer.text, answer.finish_reason, answer.message().calls) == (expected, "end_turn", ())
@@ -215,7 +213,7 @@ async def test_requests_are_recorded_as_they_were() -> None:
 
 
 @pytest.mark.requirement("provider.family.scripted")
-async def test_a_strict_script_fails_when_asked_for_more_turns_than_it_has() -> None:
+async def test_strict_script_fails_beyond_its_turns() -> None:
     model = ScriptedModel([{"text": "only"}], strict=True)
     await collect(model, ask())
     with pytest.raises(ProviderError) as caught:
@@ -238,13 +236,13 @@ async def test_a_strict_script_may_loop_and_may_finalize() -> None:
         await collect(model, ask(n=3, disabled=True))
 
 
-async def test_a_script_that_was_not_fully_played_fails_at_the_end() -> None:
+async def test_script_that_was_not_fully_played_fails_at_end() -> None:
     model = ScriptedModel({"turns": [{"text": "a"}, {"text": "b"}], "finalize": {"text": "c"}}, strict=True)
     with pytest.raises(AssertionError, match=r"turns\[1\], finalize"), model:
         await collect(model, ask())
 
 
-def test_a_failing_test_shows_its_own_error_and_not_the_scripts() -> None:
+def test_failing_test_shows_its_own_error_and_not_scripts() -> None:
     with pytest.raises(ZeroDivisionError), ScriptedModel([{"text": "a"}], strict=True):
         _ = 1 / 0
 
@@ -285,7 +283,7 @@ async def test_a_template_stands_for_what_the_model_sees(template: str, value: s
     assert await said(template, request) == value
 
 
-async def test_results_of_an_earlier_run_are_not_among_those_of_this_one() -> None:
+async def test_results_of_earlier_runs_are_not_included() -> None:
     earlier = (User.of("a"), Assistant(()), results("old"), Assistant((Text("x"),)))
     request = ask(*earlier, User.of("b"), Assistant(()), results("new"), n=1)
     assert await said("{{all_tool_results}}", request) == "new"

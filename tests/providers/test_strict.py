@@ -14,7 +14,7 @@ from openai_stand_in import answer, answering, ask, chunks_of, events, sent_by, 
 from pydantic import BaseModel, Field
 
 from weftline.messages import OutputSchema
-from weftline.providers.anthropic.native_schema import native_schema
+from weftline.providers.anthropic.schema import native_schema
 from weftline.providers.base import Chunk, ProviderError, TextDelta
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.family import OpenAIFamily
@@ -163,9 +163,7 @@ BY_KIND = {
         (ITEM, "[null]", "[null]"),
     ],
 )  # fmt: skip
-def test_only_nulls_that_stand_for_a_field_left_out_are_dropped(
-    schema: dict[str, Any], text: str, expected: str
-) -> None:
+def test_only_nulls_that_stand_for_field_left_out_are_dropped(schema: dict[str, Any], text: str, expected: str) -> None:
     assert without_nulls(text, schema) == expected
 
 
@@ -191,7 +189,7 @@ schemas: st.SearchStrategy[Schema] = st.recursive(st.sampled_from(LEAVES), _cont
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), schemas, min_size=1), st.data())
-def test_whatever_strict_mode_admits_is_what_the_schema_admits_once_restored(
+def test_whatever_strict_mode_admits_is_what_schema_admits_once_restored(
     properties: dict[str, Any], data: st.DataObject
 ) -> None:
     required = data.draw(st.sets(st.sampled_from(sorted(properties))))
@@ -367,7 +365,7 @@ async def test_arguments_of_a_tool_without_strict_mode_keep_their_nulls(family: 
         ({"type": "array", "items": STRING}, '["not wrapped"]', '["not wrapped"]'),
     ],
 )
-async def test_a_schema_that_is_no_object_is_wrapped_in_one_and_the_answer_unwrapped(
+async def test_non_object_schema_is_wrapped_and_its_answer_unwrapped(
     family: str, schema: dict[str, Any], wrapped: str, text: str
 ) -> None:
     asked = ask(output_schema=output(schema))
@@ -377,7 +375,7 @@ async def test_a_schema_that_is_no_object_is_wrapped_in_one_and_the_answer_unwra
     assert form["schema"]["properties"]["output"] == schema
 
 
-async def test_text_is_held_back_only_where_it_has_to_be_rewritten(family: str) -> None:
+async def test_text_is_held_back_only_for_rewriting(family: str) -> None:
     pieces = ('{"name"', ':"x"}')
     for schema, expected in ((closed(name=STRING), list(pieces)), (Port.model_json_schema(), ["".join(pieces)])):
         chunks = await chunks_of(provider(family, answering(said(family, *pieces))), ask(output_schema=output(schema)))
@@ -385,7 +383,7 @@ async def test_text_is_held_back_only_where_it_has_to_be_rewritten(family: str) 
 
 
 @pytest.mark.requirement("provider.schema.truncated")
-async def test_text_that_was_held_back_is_told_when_the_answer_breaks_off(family: str) -> None:
+async def test_held_text_is_released_when_the_answer_breaks(family: str) -> None:
     begun = b"".join(said(family, '{"name":"x","depth_m":null').split(b"\n\n")[0:1]) + b"\n\n"
     chunks: list[Chunk] = []
 

@@ -67,7 +67,7 @@ async def test_calls_beyond_the_limit_wait_for_their_turn_in_order() -> None:
     assert provider.throttle.under_way == 0
 
 
-async def test_a_refusal_halves_what_is_under_way_and_success_lets_it_grow_again() -> None:
+async def test_refusal_halves_concurrency_and_success_restores_it() -> None:
     inner = Gated()
     throttle = Throttle(8)
     provider = ThrottledProvider(inner, throttle)
@@ -83,7 +83,7 @@ async def test_a_refusal_halves_what_is_under_way_and_success_lets_it_grow_again
     assert 4.0 < throttle.limit < 8.0
 
 
-async def test_no_call_begins_before_the_time_that_the_provider_asked_for() -> None:
+async def test_no_call_begins_before_time_that_provider_asked_for() -> None:
     inner = Gated()
     throttle = Throttle(4)
     throttle.refused(3600.0)
@@ -96,7 +96,7 @@ async def test_no_call_begins_before_the_time_that_the_provider_asked_for() -> N
     assert throttle.under_way == 0
 
 
-async def test_a_limit_of_tokens_holds_back_what_would_be_over_it() -> None:
+async def test_limit_of_tokens_holds_back_what_would_be_over_it() -> None:
     inner = Gated()
     throttle = Throttle(4, tokens_per_minute=50)
     provider = ThrottledProvider(inner, throttle)
@@ -111,7 +111,7 @@ async def test_a_limit_of_tokens_holds_back_what_would_be_over_it() -> None:
     await asyncio.wait([second])
 
 
-async def test_a_caller_that_gives_up_leaves_its_place_to_the_next() -> None:
+async def test_caller_that_gives_up_leaves_its_place_to_next() -> None:
     inner = Gated()
     provider = ThrottledProvider(inner, Throttle(1))
     first, second, third = (asyncio.create_task(_call(provider)) for _ in range(3))
@@ -124,11 +124,11 @@ async def test_a_caller_that_gives_up_leaves_its_place_to_the_next() -> None:
     assert await asyncio.gather(first, third) == [3, 3]
 
 
-async def test_what_else_a_provider_offers_is_handed_through() -> None:
+async def test_other_provider_methods_are_forwarded() -> None:
     assert ThrottledProvider(Gated(), Throttle()).flavour == "mint"
 
 
-async def test_a_call_that_is_cancelled_as_another_one_ends_is_cancelled_and_no_more() -> None:
+async def test_call_cancelled_as_another_ends_is_cancelled_once() -> None:
     throttle = Throttle(1)
     await throttle.enter()
     waiting = [asyncio.create_task(throttle.enter()) for _ in range(2)]

@@ -38,7 +38,7 @@ async def test_a_workspace_is_read_once_however_many_ask() -> None:
     await catalogs.aclose()
 
 
-async def test_a_refresh_reads_what_is_in_memory_and_keeps_providers_that_have_not_changed() -> None:
+async def test_refresh_reads_memory_and_keeps_unchanged_providers() -> None:
     stored = Stored()
     stored.put(1)
     stored.put(2)

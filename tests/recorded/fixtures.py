@@ -23,8 +23,8 @@ from weftline.replay.exporting import history_of
 from weftline.replay.format import EntryLine, MessageLine, decode_line, encode_line, entry_line, stored
 from weftline.runtime import ids
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.reads.names import StoredNames
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
+from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.sse import sse_frames
 from weftline.store import open_store

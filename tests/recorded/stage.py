@@ -13,7 +13,7 @@ from weftline import Agent, Engine
 from weftline.agent.run import Run
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.providers.base import ModelRequest
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.wire.events import project
 
 from . import cast

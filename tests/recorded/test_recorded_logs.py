@@ -130,12 +130,12 @@ def test_every_scenario_is_recorded_in_the_present_format() -> None:
 
 @pytest.mark.requirement("run.log.versions")
 @pytest.mark.parametrize("kind", [*FACTS, *OBSERVATIONS])
-def test_every_kind_of_entry_is_in_a_log_of_the_present_format(kind: str) -> None:
+def test_every_kind_of_entry_is_in_log_of_present_format(kind: str) -> None:
     """If this fails for a new kind: add a scenario in which it occurs, and record the format."""
     assert kind in {item.kind for item in all_entries()}, NEW
 
 
-def test_every_type_of_body_is_in_a_log_of_the_present_format() -> None:
+def test_every_type_of_body_is_in_log_of_present_format() -> None:
     """If this fails for a new type: add a scenario in which it occurs, and record the format."""
     declared = {cls for module in (bodies, notes) for cls in _structs_of(module)}
     found = {type(one) for item in all_entries() for value in decoded(item) for one in structs_in(value)}
@@ -151,14 +151,14 @@ UNRECORDED = {
 
 
 @pytest.mark.requirement("run.log.versions")
-def test_every_field_of_a_head_or_a_body_is_in_a_log_of_the_present_format() -> None:
+def test_every_field_of_the_vocabulary_is_in_a_recorded_log() -> None:
     """If this fails for a new field: add a scenario in which it occurs, and record the format."""
     declared = {f"{cls.__name__}.{field.name}" for cls in written_structs() for field in structs.fields(cls)}
     recorded = {name for item in all_entries() for value in decoded(item) for name in fields_in(value)}
     assert declared - recorded == UNRECORDED.keys(), NEW
 
 
-def test_a_field_that_is_no_longer_written_is_in_a_log_of_an_older_format() -> None:
+def test_field_that_is_no_longer_written_is_in_older_logs() -> None:
     older = [log for path in FILES if path.parent != folder() for log in read_logs(path).values()]
     found = {name for log in older for item in log.entries for value in decoded(item) for name in fields_in(value)}
     gone = {name for name, why in UNRECORDED.items() if why.startswith("no longer written")}
@@ -224,7 +224,7 @@ def _folded(recorded: bytes, log: Log) -> int:
 
 @pytest.mark.requirement("run.log.versions")
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_clients_get_the_events_of_a_recorded_log_that_were_recorded_with_it(path: Path) -> None:
+def test_clients_get_the_recorded_events_of_a_log(path: Path) -> None:
     expected = read_expected(path).runs
     for run_id, log in read_logs(path).items():
         recorded: list[Any] = json.decode(expected[run_id].events)
@@ -247,7 +247,7 @@ def test_every_entry_of_a_recorded_log_can_be_shown(path: Path) -> None:
 
 @pytest.mark.requirement("run.deploy.upgrade")
 @pytest.mark.parametrize("packed", STORES, ids=name_of)
-async def test_a_recorded_store_has_the_runs_that_were_recorded_in_it(packed: Path, tmp_path: Path) -> None:
+async def test_recorded_store_has_runs_that_were_recorded_in_it(packed: Path, tmp_path: Path) -> None:
     """They are listed, their logs fold as they did, by way of the stored state too, and clients get the same."""
     store, compared = opened(unpack(packed, tmp_path)), 0
     try:
@@ -271,7 +271,7 @@ async def test_a_recorded_store_has_the_runs_that_were_recorded_in_it(packed: Pa
 
 @pytest.mark.requirement("run.deploy.upgrade")
 @pytest.mark.parametrize("packed", STORES, ids=name_of)
-async def test_the_open_runs_of_a_recorded_store_are_continued_to_their_end(packed: Path, tmp_path: Path) -> None:
+async def test_open_runs_of_recorded_store_are_continued_to_their_end(packed: Path, tmp_path: Path) -> None:
     stage = Stage(unpack(packed, tmp_path))
     continued = 0
     await stage.open()
@@ -295,9 +295,7 @@ async def test_the_open_runs_of_a_recorded_store_are_continued_to_their_end(pack
 
 @pytest.mark.requirement("run.deploy.upgrade")
 @pytest.mark.parametrize("packed", STORES, ids=name_of)
-async def test_a_recorded_run_with_the_tools_of_its_client_is_replayed_without_a_difference(
-    packed: Path, tmp_path: Path
-) -> None:
+async def test_recorded_client_run_replays_without_a_difference(packed: Path, tmp_path: Path) -> None:
     """What its tools add to an offer is in the log in the words of its format."""
     stage = Stage(unpack(packed, tmp_path))
     await stage.open()

@@ -20,7 +20,7 @@ from weftline.messages import Image
 from weftline.replay.format import VERSION
 from weftline.replay.importing import Imported
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")
@@ -65,7 +65,7 @@ async def exported(path: Path) -> Path:
 
 
 @pytest.mark.requirement("run.replay.export")
-async def test_a_run_is_exported_with_its_children_and_contents_and_twice_the_same(tmp_path: Path) -> None:
+async def test_run_is_exported_with_children_and_contents_reproducibly(tmp_path: Path) -> None:
     async with engine_with_run() as (engine, run_id):
         first = await engine.export(run_id, tmp_path / "a.jsonl")
         again = await engine.export(run_id, tmp_path / "b.jsonl")
@@ -88,7 +88,7 @@ async def test_a_run_is_exported_with_its_children_and_contents_and_twice_the_sa
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
 @pytest.mark.requirement("run.replay.import")
-async def test_an_imported_run_is_as_it_was_and_importing_again_changes_nothing(durable: bool, tmp_path: Path) -> None:
+async def test_imported_run_is_unchanged_and_repeatable(durable: bool, tmp_path: Path) -> None:
     async with engine_with_run() as (engine, run_id):
         file = await engine.export(run_id, tmp_path / "run.jsonl")
         original, events = await logs_of(engine), [event async for event in engine.attach(run_id).events()]
@@ -104,7 +104,7 @@ async def test_an_imported_run_is_as_it_was_and_importing_again_changes_nothing(
         assert copy.read_bytes() == file.read_bytes()
 
 
-async def test_a_new_run_gets_an_id_that_no_imported_one_has(tmp_path: Path) -> None:
+async def test_new_run_gets_id_that_no_imported_one_has(tmp_path: Path) -> None:
     file = await exported(tmp_path)
     async with Engine() as other:
         imported = await other.import_runs(file)
@@ -118,7 +118,7 @@ def edited(line: bytes, **fields: Any) -> bytes:
 
 
 @pytest.mark.requirement("run.replay.import")
-async def test_a_file_that_is_damaged_cut_or_newer_is_refused_whole_and_the_line_is_named(tmp_path: Path) -> None:
+async def test_damaged_cut_or_newer_file_is_refused_with_its_line(tmp_path: Path) -> None:
     file = await exported(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
     broken = {
@@ -148,7 +148,7 @@ def sealed(lines: list[bytes]) -> bytes:
 
 
 @pytest.mark.requirement("run.replay.import")
-async def test_contents_that_are_not_their_digest_or_nobodys_and_strange_ids_are_refused(
+async def test_contents_with_wrong_digests_or_ids_are_refused(
     tmp_path: Path,
 ) -> None:
     file = await exported(tmp_path)
@@ -225,7 +225,7 @@ async def test_numbers_times_and_entries_that_no_log_has_are_refused(tmp_path: P
 
 
 @pytest.mark.requirement("run.replay.import")
-async def test_another_content_under_an_id_that_is_there_is_a_conflict(tmp_path: Path) -> None:
+async def test_another_content_under_id_that_is_there_is_conflict(tmp_path: Path) -> None:
     file = await exported(tmp_path)
     async with engine_with_run() as (other, _):
         before = await logs_of(other)
@@ -235,7 +235,7 @@ async def test_another_content_under_an_id_that_is_there_is_a_conflict(tmp_path:
         assert await logs_of(other) == before
 
 
-async def test_a_run_of_another_workspace_of_the_store_is_a_conflict_that_says_so(tmp_path: Path) -> None:
+async def test_run_of_another_workspace_is_a_conflict_that_says_so(tmp_path: Path) -> None:
     async with Engine(tmp_path / "data", workspace="acme") as engine:
         run = await engine.start(Agent(ScriptedModel(["Four."]), name="sums"), "x")
         await run.result()
@@ -246,7 +246,7 @@ async def test_a_run_of_another_workspace_of_the_store_is_a_conflict_that_says_s
         assert refused.value.code == "import_conflict"
 
 
-async def test_a_run_that_has_not_ended_or_is_unknown_is_not_exported(tmp_path: Path) -> None:
+async def test_unfinished_or_unknown_run_is_not_exported(tmp_path: Path) -> None:
     async with Engine() as engine:
         run = await engine.start(Agent(ScriptedModel([{"deltas": ["a", "b"], "delay_ms": 600_000}])), "x")
         for run_id, code in ((run.id, "run_unfinished"), ("run_1abc", "unknown_run")):
@@ -269,7 +269,7 @@ async def led_thread(engine: Engine, name: str = "customer-42") -> list[str]:
     return [first.id, second.id]
 
 
-async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_path: Path) -> None:
+async def test_thread_is_moved_elsewhere_and_continued(tmp_path: Path) -> None:
     file = tmp_path / "thread.jsonl"
     async with Engine() as engine:
         runs = await led_thread(engine)
@@ -304,7 +304,7 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
     assert len(request.messages) == len(said) - 1
 
 
-async def test_a_long_message_of_a_thread_on_disk_is_exported_whole(tmp_path: Path) -> None:
+async def test_long_message_of_thread_on_disk_is_exported_whole(tmp_path: Path) -> None:
     """There it is stored in pieces, which the log joins."""
     long, agent = "word " * 20_000, Agent(ScriptedModel(["Long."] * 2), name="reader")
     async with Engine(tmp_path / "data", agents=[agent]) as engine:
@@ -331,9 +331,7 @@ async def test_a_thread_that_was_exported_in_version_1_is_imported(tmp_path: Pat
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
-async def test_what_an_imported_thread_says_keeps_its_attachments_when_its_runs_are_trimmed(
-    durable: bool, tmp_path: Path
-) -> None:
+async def test_imported_thread_keeps_attachments_after_trimming(durable: bool, tmp_path: Path) -> None:
     async with Engine() as engine:
         await led_thread(engine)
         file = await engine.export_thread("customer-42", tmp_path / "thread.jsonl")
@@ -354,7 +352,7 @@ async def test_what_an_imported_thread_says_keeps_its_attachments_when_its_runs_
         assert (await run.result()).text == "As I said."
 
 
-async def test_an_empty_thread_can_be_exported_and_one_with_an_unfinished_run_cannot(tmp_path: Path) -> None:
+async def test_empty_thread_can_be_exported_but_not_an_unfinished_run(tmp_path: Path) -> None:
     asking = Agent(ScriptedModel([calls("ask_user", question="?")]), tools=[ask_user])
     async with Engine() as engine:
         await engine.thread("empty").messages()

@@ -14,7 +14,7 @@ from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
 from weftline.messages import Assistant, ToolResults, User
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store.database import Query, statement
 from weftline.store.records import threads
 from weftline.testing import ScriptedModel, calls
@@ -50,7 +50,7 @@ async def origin(engine: Engine, **options: Any) -> str:
 
 
 @pytest.mark.requirement("run.fork.at_turn")
-async def test_a_fork_goes_on_from_a_turn_and_repeats_nothing_before_it() -> None:
+async def test_fork_goes_on_from_turn_and_repeats_nothing_before_it() -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")
         before, said = await log_of(engine, first), await engine.thread("customer").messages()
@@ -102,7 +102,7 @@ async def test_a_fork_may_have_another_prompt_message_model_and_limits() -> None
     [(3, None, "invalid_request"), (-1, None, "invalid_request"), (0, "nope", "invalid_model")],
 )
 @pytest.mark.requirement("run.fork.changes")
-async def test_a_fork_that_cannot_be_is_refused_before_there_is_one(turn: int, model: str | None, code: str) -> None:
+async def test_fork_that_cannot_be_is_refused_before_there_is_one(turn: int, model: str | None, code: str) -> None:
     async with Engine() as engine:
         first = await origin(engine)
         with pytest.raises(WeftlineError) as refused:
@@ -111,7 +111,7 @@ async def test_a_fork_that_cannot_be_is_refused_before_there_is_one(turn: int, m
 
 
 @pytest.mark.requirement("run.fork.compare")
-async def test_a_run_and_its_fork_are_compared_and_only_the_live_part_is_the_forks() -> None:
+async def test_run_and_fork_are_compared_only_where_live() -> None:
     async with Engine() as engine:
         first = await origin(engine)
         fork = await engine.fork(first, baker(), turn=1, model=ScriptedModel([FIRST[1], "Just as well."]))
@@ -139,7 +139,7 @@ async def test_a_fork_can_be_replayed_and_forked_again() -> None:
         assert (await again.result()).text == "Never mind."
 
 
-async def test_a_fork_asks_people_anew_about_calls_that_were_approved_for_good() -> None:
+async def test_fork_asks_people_again_about_approved_calls() -> None:
     @tool(confirm="Pay?")
     def pay() -> str:
         """Pays."""
@@ -203,7 +203,7 @@ async def test_a_fork_and_its_thread_go_their_own_ways() -> None:
         assert len(keys) == len(set(keys)) == 3
 
 
-async def test_the_thread_of_a_fork_that_fails_has_what_was_said_before_it() -> None:
+async def test_failed_fork_keeps_its_earlier_thread() -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")
         fork = await engine.fork(first, baker({"error": {"class": "auth", "message": "no"}}), turn=1)
@@ -218,7 +218,7 @@ async def test_the_thread_of_a_fork_that_fails_has_what_was_said_before_it() -> 
         assert [type(message) for message in await third.messages()] == [User, Assistant, ToolResults, Assistant]
 
 
-async def test_a_fork_with_a_thread_can_be_replayed_compared_and_exported(tmp_path: Path) -> None:
+async def test_fork_with_thread_can_be_replayed_compared_and_exported(tmp_path: Path) -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")
         agent = baker(calls("order", cake="fig"), "Done.")
@@ -246,7 +246,7 @@ async def test_a_fork_that_is_refused_leaves_no_thread() -> None:
         assert await engine.store.records.read(count()) == 1
 
 
-async def test_a_thread_whose_fork_a_crash_prevented_is_gone_after_the_next_start(tmp_path: Path) -> None:
+async def test_thread_whose_fork_crash_prevented_is_gone_after_next_start(tmp_path: Path) -> None:
     agent = baker(*FIRST, "Another.")
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Bake.", thread="customer")
@@ -266,7 +266,7 @@ async def test_a_thread_whose_fork_a_crash_prevented_is_gone_after_the_next_star
             assert await records.read(threads.by_key(thread)) is not None
 
 
-async def test_a_thread_that_got_no_fork_is_removed_and_one_that_did_stays() -> None:
+async def test_thread_without_its_fork_is_removed() -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")
         row = await engine.store.log.run(ids.key_of(first))

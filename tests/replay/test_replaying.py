@@ -11,8 +11,7 @@ import pytest
 from pydantic import AfterValidator
 
 from weftline import Agent, Engine, Limits, RunContext, ToolContext, ask_user, hook, tool
-from weftline.agent.engine.offline import AgentsToday
-from weftline.agent.engine.replaying import replay_stored
+from weftline.agent.engine.replaying import AgentsToday, replay_stored
 from weftline.agent.run import Run
 from weftline.behaviors import Behavior
 from weftline.errors import WeftlineError
@@ -159,7 +158,7 @@ async def denied(engine: Engine, run: Run[Any]) -> None:
 
 @pytest.mark.parametrize("say", [cancelled, answered, denied])
 @pytest.mark.requirement("run.replay.offline")
-async def test_a_run_that_people_took_part_in_comes_out_as_it_did(say: Callable[[Engine, Run[Any]], Any]) -> None:
+async def test_run_with_people_replays_identically(say: Callable[[Engine, Run[Any]], Any]) -> None:
     asking = calls(("pay", {"amount": 5}), ("ask_user", {"question": "Which?"}))
     agent = searcher(asking, tools=[pay, ask_user])
     async with Engine() as engine:
@@ -175,7 +174,7 @@ async def test_a_run_that_people_took_part_in_comes_out_as_it_did(say: Callable[
 
 
 @pytest.mark.requirement("run.replay.offline")
-async def test_a_run_that_asked_what_became_of_a_call_comes_out_as_it_did(tmp_path: Path) -> None:
+async def test_run_that_resolved_a_doubt_replays_identically(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="once", in_doubt="ask")
@@ -202,7 +201,7 @@ async def test_a_run_that_asked_what_became_of_a_call_comes_out_as_it_did(tmp_pa
 
 
 @pytest.mark.requirement("run.replay.offline")
-async def test_a_run_on_a_thread_comes_out_with_the_history_that_it_had() -> None:
+async def test_run_on_thread_comes_out_with_history_that_it_had() -> None:
     agent = searcher("One.", "Two.", "Three.")
     async with Engine() as engine:
         for _ in range(3):
@@ -266,7 +265,7 @@ def changed(name: str) -> Agent[Any, Any]:
     ],
 )
 @pytest.mark.requirement("run.replay.divergence")
-async def test_the_first_difference_is_told_and_what_makes_none_is_not(name: str, turn: int | None, field: str) -> None:
+async def test_first_difference_is_told_and_what_makes_none_is_not(name: str, turn: int | None, field: str) -> None:
     agent = searcher(calls("look", place="shed"), instructions="Be brief.")
     async with Engine() as engine:
         run_id = await finished(engine, agent)
@@ -295,7 +294,7 @@ async def test_reading_tools_ran_one_after_the_other_in_older_runs() -> None:
 
 
 @pytest.mark.requirement("run.replay.divergence")
-async def test_a_guard_that_decides_otherwise_is_told_by_what_it_would_append(tmp_path: Path) -> None:
+async def test_guard_that_decides_otherwise_is_told_its_entries(tmp_path: Path) -> None:
     agent = searcher(*[calls("look", place="a")] * 4)
     async with Engine() as engine:
         file = await engine.export(await finished(engine, agent), tmp_path / "run.jsonl")
@@ -309,7 +308,7 @@ async def test_a_guard_that_decides_otherwise_is_told_by_what_it_would_append(tm
 
 
 @pytest.mark.requirement("run.replay.refused")
-async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_run_that_cannot_be_replayed_is_refused_with_reason(tmp_path: Path) -> None:
     agent, disk = searcher(), MemoryDisk()
     store = MemoryStore(disk)
     log = store.log

@@ -20,7 +20,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import Store

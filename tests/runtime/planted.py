@@ -14,10 +14,10 @@ from weftline.kernel.state import Command, State
 from weftline.runtime.carry_out import carry_out
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch, Follower, Observer
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.waiting import wait_while_running
+from weftline.runtime.tasks import wait_while_running
 
 from .subjects import NewEngine
 

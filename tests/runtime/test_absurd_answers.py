@@ -15,8 +15,7 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import MAX_COST_NUSD, State, decode_state, encode_state
 from weftline.messages import Usage, User
 from weftline.plan import RunPlan
-from weftline.providers.answer_limits import MAX_CALLS
-from weftline.providers.assemble import Assembler
+from weftline.providers.assemble import MAX_CALLS, Assembler
 from weftline.providers.base import (
     CallDone,
     CallStart,
@@ -81,7 +80,7 @@ def asking(model: str, *fallbacks: str) -> RunPlan:
     return RunPlan(messages=(User.of("x"),), model=f"odd:{model}", fallbacks=others, limits=limits)
 
 
-async def test_a_provider_that_asks_for_long_patience_is_left_for_the_next_model() -> None:
+async def test_provider_asking_for_long_patience_is_left_for_another() -> None:
     provider = Odd(retry_after_s=3_000.0)
     found, last = await run_of(provider, asking("busy", "free"))
     assert last.status == "succeeded" and provider.asked == ["busy", "free"]
@@ -89,7 +88,7 @@ async def test_a_provider_that_asks_for_long_patience_is_left_for_the_next_model
     assert failed.retry_at is None and not failed.retryable
 
 
-async def test_an_answer_with_too_many_calls_ends_the_attempt_and_none_of_them_is_made() -> None:
+async def test_answer_with_too_many_calls_ends_the_attempt() -> None:
     provider = Odd()
     found, last = await run_of(provider, asking("chatty", "free"))
     assert last.status == "succeeded" and provider.asked == ["chatty", "free"]
@@ -109,7 +108,7 @@ class Emitted:
         self.texts += [decode(one)["text"] for one in lines.split(b"\n")]
 
 
-def test_thousands_of_deltas_that_come_at_once_are_some_hundred_events() -> None:
+def test_thousands_of_deltas_become_some_hundred_events() -> None:
     sink, assembler = Emitted(), Assembler("odd")
     deltas = Deltas(cast("Sink", sink), turn=0, attempt=1)
     for read in ([TextDelta("x")] * 3, [TextDelta("y")] * 5_000):
@@ -133,7 +132,7 @@ async def test_an_absurd_number_of_tokens_is_bounded() -> None:
     assert turn.usage == Usage(input=10**12, output=10**12)
 
 
-def test_a_log_with_absurd_costs_has_a_state_that_can_be_stored() -> None:
+def test_log_with_absurd_costs_has_state_that_can_be_stored() -> None:
     turns = [
         (1, fact)
         for turn in range(3)

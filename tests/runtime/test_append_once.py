@@ -18,7 +18,7 @@ from weftline.errors import Conflict
 from weftline.kernel.entries import MessageQueued, decode_fact
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter, IdempotencyKey
 from weftline.testing import ScriptedModel, calls
@@ -62,7 +62,7 @@ async def changes_nothing(kept: Kept, again: Request, other: Request, first: obj
 
 
 @pytest.mark.requirement("run.log.append_once")
-async def test_a_request_that_comes_again_is_appended_once_and_another_under_its_key_is_refused() -> None:
+async def test_repeated_request_is_appended_once_and_conflicts_are_refused() -> None:
     kept = Kept()
     async with engine_on(kept.store, SCRIPTS, tools={"pay": pay})[0] as it:
         space = await it.workspace("acme")
@@ -120,7 +120,7 @@ async def test_requests_at_the_same_moment_are_appended_once_too() -> None:
 
 
 @pytest.mark.requirement("run.log.append_once")
-async def test_the_keys_of_a_run_stay_when_it_is_carried_out_again_and_differ_from_those_of_its_children() -> None:
+async def test_run_keys_survive_reexecution_and_differ_in_children() -> None:
     disk, keys = MemoryDisk(), list[str]()
     hold, began = asyncio.Event(), asyncio.Event()
 

@@ -15,9 +15,9 @@ from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.kernel.calls import external_id
 from weftline.kernel.control import MAX_LEASE_US
 from weftline.plan import RunPlan, ServerRef
-from weftline.runtime.asked_openings import OPEN_S
+from weftline.runtime.opening import OPEN_S
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.server.http import Disconnect
@@ -162,7 +162,7 @@ def test_it_ends_when_the_engine_stops() -> None:
     play(scenario)
 
 
-def test_it_ends_after_a_while_and_a_later_request_opens_the_tools() -> None:
+def test_it_ends_after_while_and_later_request_opens_tools() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("pay")
         begun = asyncio.get_running_loop().time()
@@ -184,7 +184,7 @@ def test_it_ends_after_a_while_and_a_later_request_opens_the_tools() -> None:
     play(scenario)
 
 
-def test_it_ends_when_the_caller_goes_away_and_others_keep_waiting() -> None:
+def test_it_ends_when_caller_goes_away_and_others_keep_waiting() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("pay")
         clients = [Disconnect() for _ in range(3)]
@@ -213,7 +213,7 @@ def test_it_ends_when_the_caller_goes_away_and_others_keep_waiting() -> None:
     play(scenario)
 
 
-def test_the_tools_open_although_nobody_can_tell_whether_the_run_has_ended() -> None:
+def test_tools_open_although_nobody_can_tell_whether_run_has_ended() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("pay")
 
@@ -251,7 +251,7 @@ def test_a_run_does_not_depend_on_whoever_woke_it() -> None:
     on_virtual_time(scenario)
 
 
-def test_an_answer_that_needs_no_tools_is_taken_although_its_caller_is_gone() -> None:
+def test_toolless_answer_is_accepted_although_its_caller_left() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("pay")
         client = Disconnect()

@@ -15,14 +15,14 @@ def run(workspace: int, size: int) -> LiveRun:
     return LiveRun(1, workspace, thread=None, log=RunLog(1, outbox=Outbox(size=size)), work=work)
 
 
-def test_what_fits_is_written_at_once_and_what_is_too_large_alone() -> None:
+def test_fitting_writes_go_at_once_and_large_ones_alone() -> None:
     few = [run(1, 10), run(2, 20), run(1, MAX_BATCH_BYTES - 30)]
     assert FairBatches().divide(few) == (few, [])
     many = [run(1, LARGE), run(1, LARGE)]
     assert FairBatches().divide(many) == (many[:1], many[1:])
 
 
-def test_a_workspace_with_many_large_writes_is_not_served_again_before_the_others() -> None:
+def test_workspace_with_many_large_writes_waits_its_turn() -> None:
     """Two of them take turns, and a third that comes with something small does not wait for both to be done."""
     turns, left = FairBatches(), [*[run(1, LARGE) for _ in range(9)], *[run(2, LARGE) for _ in range(9)]]
     served: list[list[int]] = []

@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
-from weftline.agent.engine.offline import NoAgents
+from weftline.agent.engine.replaying import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.context import CompactionRule, CompactionStarted
@@ -44,7 +44,7 @@ from weftline.runtime.budgets.reserving import settled_if_raised
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.budgets import (
     Limit,
     SetLimit,
@@ -129,7 +129,7 @@ def _refusals(found: Sequence[Any]) -> list[BudgetRefused]:
 
 
 @pytest.mark.requirement("run.tree.stop", "run.tree.reserve")
-async def test_a_call_that_does_not_fit_ends_the_run_with_the_numbers() -> None:
+async def test_call_that_does_not_fit_ends_run_with_numbers() -> None:
     store = MoodyStore(MemoryDisk())
     engine, provider = _engine(store)
     async with engine:
@@ -245,7 +245,7 @@ async def test_a_limit_per_day_or_month_begins_anew(period: Any) -> None:
         assert await unlike(store.log, store.records) == []
 
 
-async def test_many_runs_at_once_never_exceed_their_limit_and_use_what_is_settled() -> None:
+async def test_concurrent_runs_never_exceed_their_limit() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)
     async with engine:
@@ -278,7 +278,7 @@ async def test_many_runs_at_once_never_exceed_their_limit_and_use_what_is_settle
 
 
 @pytest.mark.requirement("run.tree.reserve")
-async def test_what_failed_and_what_was_cancelled_is_settled_too() -> None:
+async def test_failed_and_cancelled_runs_are_settled_too() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)
     async with engine:
@@ -312,7 +312,7 @@ async def _opened(store: MoodyStore, key: int) -> list[str]:
 
 
 @pytest.mark.requirement("run.tree.unpriced")
-async def test_a_model_without_a_price_is_refused_under_a_limit_in_money() -> None:
+async def test_model_without_price_is_refused_under_limit_in_money() -> None:
     store = MoodyStore(MemoryDisk())
     engine, provider = _engine(store)
     async with engine:
@@ -344,7 +344,7 @@ async def test_a_model_without_a_price_is_refused_under_a_limit_in_money() -> No
 
 
 @pytest.mark.requirement("run.tree.report")
-async def test_a_changed_limit_holds_for_the_next_call_of_a_live_run() -> None:
+async def test_changed_limit_holds_for_next_call_of_live_run() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)
     async with engine:
@@ -359,7 +359,7 @@ async def test_a_changed_limit_holds_for_the_next_call_of_a_live_run() -> None:
         assert (end.status, end.code) == ("failed", "budget_exceeded")
 
 
-async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sums_are_those_of_logs_after_process_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     dead, _ = _engine(store)
@@ -397,7 +397,7 @@ async def _asking(engine: EmbeddedEngine, space: int, count: int) -> list[OpenAw
 
 
 @pytest.mark.requirement("run.tree.ask")
-async def test_a_run_asks_before_it_exceeds_and_a_raise_wakes_every_run_that_waits() -> None:
+async def test_run_asks_before_exceeding_and_a_raise_wakes_all() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     engine, provider = _engine(store)
@@ -439,7 +439,7 @@ async def test_a_run_asks_before_it_exceeds_and_a_raise_wakes_every_run_that_wai
 
 
 @pytest.mark.requirement("run.tree.ask")
-async def test_where_nobody_can_be_asked_the_run_is_brought_to_its_end() -> None:
+async def test_run_ends_where_nobody_can_be_asked() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)
     async with engine:
@@ -508,7 +508,7 @@ def test_days_are_those_of_utc() -> None:
 
 
 @pytest.mark.requirement("run.tree.reserve")
-async def test_a_summary_is_asked_for_once_its_cost_is_reserved_for_good_and_costs_no_more() -> None:
+async def test_summary_is_requested_once_its_cost_is_reserved() -> None:
     store = MoodyStore(MemoryDisk())
     engine, provider = _engine(store)
     async with engine:
@@ -533,7 +533,7 @@ async def test_a_summary_is_asked_for_once_its_cost_is_reserved_for_good_and_cos
 
 
 @pytest.mark.requirement("run.tree.ask")
-async def test_a_limit_that_is_raised_before_a_run_can_be_found_waiting_wakes_it() -> None:
+async def test_limit_raised_before_its_run_waits_wakes_it() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)
     async with engine:
@@ -560,7 +560,7 @@ async def test_a_limit_that_is_raised_before_a_run_can_be_found_waiting_wakes_it
 
 
 @pytest.mark.parametrize(("amount", "by"), [(1, None), (2, "ann"), (0, "runtime")], ids=["same", "raised", "removed"])
-def test_a_run_that_would_ask_about_a_limit_that_is_raised_by_then_has_its_answer(amount: int, by: str | None) -> None:
+def test_run_asking_about_a_raised_limit_has_its_answer(amount: int, by: str | None) -> None:
     """It asks once nothing is under way any more, which may be long after its call did not fit."""
     ledger, on = Ledger(), workspace_account(1)
     if amount:
@@ -574,7 +574,7 @@ def test_a_run_that_would_ask_about_a_limit_that_is_raised_by_then_has_its_answe
 
 
 @pytest.mark.requirement("run.tree.ask")
-async def test_a_limit_that_is_removed_while_no_process_runs_lets_a_run_go_on_at_the_next_start() -> None:
+async def test_limit_removed_between_processes_lets_a_run_continue() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     engine, _ = _engine(store)

@@ -28,11 +28,11 @@ from weftline.kernel.policy import BudgetRule
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import cancelling, fleet
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet import driving, fleet
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
 from weftline.testing.budgets import all_use, unlike
@@ -132,12 +132,12 @@ async def test_why_and_by_whom_is_durable_before_anything_is_stopped(reason: str
         key, run, space = await place.start("hold")
         await place.began.wait()
         place.store.log.gate.clear()
-        cancelling = asyncio.ensure_future(place.engine.cancel(key, reason=reason, requested_by=by))
+        driving = asyncio.ensure_future(place.engine.cancel(key, reason=reason, requested_by=by))
         for _ in range(50):
             await asyncio.sleep(0)
         assert not place.stopped, "the tool was stopped before anybody could know why"
         place.store.log.gate.set()
-        assert (await cancelling).status == "cancelled"
+        assert (await driving).status == "cancelled"
         assert place.stopped == [True]
         found = await facts(place.engine, run, space)
     (asked,) = [one for one in found if isinstance(one, CancelRequested)]
@@ -147,7 +147,7 @@ async def test_why_and_by_whom_is_durable_before_anything_is_stopped(reason: str
 
 
 @pytest.mark.requirement("run.cancel.reason")
-async def test_the_end_of_a_session_is_the_reason_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_session_is_reason_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place()
     async with place.engine:
         _, thread = await new_thread(place.store)
@@ -187,11 +187,11 @@ async def test_nothing_begins_after_a_cancel_wherever_the_run_is(model: str) -> 
         assert isinstance(after[-1], RunEnded) and after[-1].status == "cancelled"
 
 
-async def test_a_cancel_that_a_stop_overtakes_is_answered_and_carried_out_by_the_next_process(
+async def test_cancel_overtaken_by_a_stop_finishes_in_the_next_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleet, "CUT_S", 0.01)
-    monkeypatch.setattr(cancelling, "CANCEL_GRACE_S", 3600)
+    monkeypatch.setattr(driving, "CANCEL_GRACE_S", 3600)
     disk = MemoryDisk()
     place = Place(disk)
     await place.engine.start()
@@ -212,19 +212,19 @@ async def test_a_cancel_that_a_stop_overtakes_is_answered_and_carried_out_by_the
 
 
 @pytest.mark.requirement("run.cancel.level")
-async def test_a_cancel_that_was_written_holds_when_the_process_dies_before_the_run_has_ended() -> None:
+async def test_recorded_cancel_survives_the_death_of_the_process() -> None:
     disk = MemoryDisk()
     place = Place(disk)
     await place.engine.start()
     key, run, space = await place.start("stubborn")
     await place.began.wait()
-    cancelling = asyncio.ensure_future(place.engine.cancel(key, requested_by="key:ann"))
+    driving = asyncio.ensure_future(place.engine.cancel(key, requested_by="key:ann"))
     await until(place.engine, key, run, CancelRequested)
     place.store.log.refusals = 1_000_000  # nothing more is written by this process
     place.let_go.set()
-    await asyncio.wait([cancelling], timeout=0.2)
-    cancelling.cancel()
-    await asyncio.wait([cancelling])
+    await asyncio.wait([driving], timeout=0.2)
+    driving.cancel()
+    await asyncio.wait([driving])
     after = Place(disk)
     async with after.engine:
         end = await ended(after.engine, run, space)
@@ -235,9 +235,9 @@ async def test_a_cancel_that_was_written_holds_when_the_process_dies_before_the_
 
 
 @pytest.mark.requirement("run.cancel.uncooperative")
-async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cancelling.CANCEL_GRACE_S == 2.0
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
+async def test_unstoppable_tool_delays_the_end_by_the_grace_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driving.CANCEL_GRACE_S == 2.0
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine:
         key, run, space = await place.start("stubborn")
@@ -257,7 +257,7 @@ async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(mon
 
 
 @pytest.mark.requirement("run.cancel.closes")
-async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_was_reserved() -> None:
+async def test_cancel_closes_calls_awaits_leases_timers_and_reservations() -> None:
     place = Place()
     async with place.engine:
         engine = place.engine
@@ -348,7 +348,7 @@ async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> No
     assert made == got
 
 
-async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_open() -> None:
+async def test_run_can_be_cancelled_despite_many_open_streams() -> None:
     place = Place(limits=WorkspaceLimits(max_streams_per_workspace=1))
     async with place.engine as it:
         key, run, space = await place.start("hold")
@@ -360,10 +360,10 @@ async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_ope
         watching.close()
 
 
-async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_on(
+async def test_ended_run_gets_nothing_although_its_tool_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.001)
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.001)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("stubborn")
@@ -377,18 +377,18 @@ async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_o
         assert isinstance(decode_fact.decode((await place.store.log.entry(key, row.next_seq - 1)).head), RunEnded)
 
 
-async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothing(
+async def test_answer_that_comes_while_cancel_takes_its_time_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("both")
         await place.began.wait()
-        cancelling = asyncio.create_task(it.cancel(key))
+        driving = asyncio.create_task(it.cancel(key))
         await kit.until(lambda: place.stopped)
         assert not await it.answer(key, "call_0_1", ToolOutput.of("42"))
-        await cancelling
+        await driving
         place.let_go.set()
         closed = [head for head in await facts(it, run, space) if isinstance(head, CallClosed)]
         assert [(head.name, head.how) for head in closed] == [("stubborn", "in_doubt"), ("ask", "cancelled")]
@@ -420,7 +420,7 @@ class Held:
         return await self.engine.locate(run, workspace=space), run, space
 
 
-async def test_a_cancel_whose_write_fails_fails_for_its_sender_and_for_nobody_else(
+async def test_failed_cancel_write_fails_only_for_its_sender(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     held = Held()
@@ -435,7 +435,7 @@ async def test_a_cancel_whose_write_fails_fails_for_its_sender_and_for_nobody_el
 
 
 @pytest.mark.parametrize("ask", ["steer", "pause", "cancel"])
-async def test_a_request_that_a_full_disk_refuses_costs_no_work_that_is_done_or_under_way(ask: str) -> None:
+async def test_request_refused_by_a_full_disk_costs_no_work(ask: str) -> None:
     held = Held()
     async with held.engine as engine:
         key, run, space = await held.start()
@@ -453,7 +453,7 @@ async def test_a_request_that_a_full_disk_refuses_costs_no_work_that_is_done_or_
         assert (held.calls, closed) == (1, ["in_doubt" if ask == "cancel" else "returned"])
 
 
-async def test_a_request_that_a_full_disk_refuses_is_told_so_if_the_server_stops_first() -> None:
+async def test_request_refused_by_a_full_disk_is_answered_before_stopping() -> None:
     held = Held()
     await held.engine.start()
     key, _, _ = await held.start()
@@ -466,7 +466,7 @@ async def test_a_request_that_a_full_disk_refuses_is_told_so_if_the_server_stops
         await asked
 
 
-async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not_yet_durable() -> None:
+async def test_undurable_end_is_not_reported_to_those_who_wait() -> None:
     store = MoodyStore(MemoryDisk())
     log, began, let_go = store.log, asyncio.Event(), asyncio.Event()
 
@@ -488,7 +488,7 @@ async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not
         space = await engine.workspace("acme")
         key = await engine.locate(await engine.create(space, plan("talk", ServerRef("talk"))), workspace=space)
         await began.wait()
-        cancelling = asyncio.ensure_future(engine.cancel(key))
+        driving = asyncio.ensure_future(engine.cancel(key))
         await kit.until(lambda: log.waited == 1)
         yes = AwaitAnswer(outcome="approved")
         late = (
@@ -511,10 +511,10 @@ async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not
         for one in refused:
             with pytest.raises(Conflict):
                 await one
-        assert (await cancelling).status == "cancelled"
+        assert (await driving).status == "cancelled"
 
 
-async def test_an_edit_of_a_call_whose_run_ends_while_its_tools_are_opened_is_told_so() -> None:
+async def test_edit_of_a_call_whose_run_ends_is_reported() -> None:
     world = World()
     store = MoodyStore(MemoryDisk())
     async with EmbeddedEngine(store, models=world.models(), tools=world.tools()) as engine:

@@ -26,7 +26,7 @@ from weftline.runtime.carry_out import carry_out
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
@@ -129,7 +129,7 @@ async def asked_before(old: Deploy, new: Deploy) -> Life:
 
 
 @CHANGES
-async def test_a_call_that_was_asked_of_another_version_is_not_made(hint: Any, text: str) -> None:
+async def test_call_that_was_asked_of_another_version_is_not_made(hint: Any, text: str) -> None:
     old, new = Deploy(), Deploy(hint)
     life = await asked_before(old, new)
     (call,) = next(head.calls for head in life.heads if isinstance(head, TurnCompleted))
@@ -138,7 +138,7 @@ async def test_a_call_that_was_asked_of_another_version_is_not_made(hint: Any, t
     assert ([head.how for head in life.closed], life.result()) == (["not_run"], text)
 
 
-async def test_a_call_that_was_asked_of_a_version_with_the_same_arguments_is_made() -> None:
+async def test_call_asked_of_another_version_with_equal_arguments_is_made() -> None:
     old, new = Deploy(), Deploy(Annotated[int, AfterValidator(abs)])
     life = await asked_before(old, new)
     assert [amount for amount, _ in new.ran] == [1]
@@ -146,7 +146,7 @@ async def test_a_call_that_was_asked_of_a_version_with_the_same_arguments_is_mad
 
 
 @CHANGES
-async def test_a_call_that_may_have_happened_is_in_doubt_if_its_tool_cannot_repeat_it(hint: Any, text: str) -> None:
+async def test_call_its_tool_cannot_repeat_is_in_doubt(hint: Any, text: str) -> None:
     old, new = Deploy(effect="idempotent", hangs=True), Deploy(hint, effect="idempotent")
     life = await cut_off(old, new)
     assert ([amount for amount, _ in old.ran], new.ran) == ([1], [])
@@ -154,7 +154,7 @@ async def test_a_call_that_may_have_happened_is_in_doubt_if_its_tool_cannot_repe
     assert life.result() == prompts.calls.changed_since_begun("pay") != text
 
 
-async def test_a_call_that_may_have_happened_is_in_doubt_if_its_tool_is_gone() -> None:
+async def test_call_of_a_missing_tool_is_in_doubt() -> None:
     life = await cut_off(Deploy(effect="idempotent", hangs=True), None)
     assert ([head.how for head in life.closed], life.result()) == (["in_doubt"], prompts.calls.in_doubt("pay"))
 
@@ -166,14 +166,14 @@ async def test_a_call_that_only_reads_is_not_in_doubt() -> None:
     assert life.result() == prompts.calls.changed_since_asked("pay")
 
 
-async def test_a_repeated_call_has_the_arguments_and_the_key_of_the_first() -> None:
+async def test_repeated_call_has_arguments_and_key_of_first() -> None:
     old, new = Deploy(effect="idempotent", hangs=True), Deploy(Annotated[int, AfterValidator(abs)], effect="idempotent")
     life = await cut_off(old, new)
     assert (new.ran, [head.how for head in life.closed]) == (old.ran, ["returned"])
 
 
 @CHANGES
-async def test_a_tool_is_not_asked_whether_a_call_with_other_arguments_happened(hint: Any, text: str) -> None:
+async def test_tool_is_not_asked_whether_call_with_other_arguments_happened(hint: Any, text: str) -> None:
     asked: list[object] = []
 
     def did_it(amount: int) -> WillNotHappen:
@@ -257,7 +257,7 @@ def fallen_back(*deploys: Deploy) -> Life:
     return lives[0]
 
 
-def test_a_fallback_runs_with_the_clients_arguments_or_not_at_all() -> None:
+def test_fallback_runs_with_clients_arguments_or_not_at_all() -> None:
     same, other = Deploy(name="spare"), Deploy(CENTS, name="spare")
     life = fallen_back(same)
     assert ([amount for amount, _ in same.ran], [head.how for head in life.closed]) == ([1], ["returned"])
@@ -285,7 +285,7 @@ class Hanging(FunctionTool[..., Any, Any]):
         raise AssertionError
 
 
-def test_a_fallback_that_hangs_while_it_checks_the_arguments_has_not_run() -> None:
+def test_fallback_that_hangs_while_it_checks_arguments_has_not_run() -> None:
     spare = Deploy(name="spare")
     spare.tool = Hanging(cents, name="spare", description="Hangs.", timeout_s=5)
     life = fallen_back(spare)
@@ -310,7 +310,7 @@ async def asked(engine: EmbeddedEngine, space: int) -> Any:
 
 
 @pytest.mark.parametrize("outlives", [True, False])
-async def test_a_run_that_may_meet_other_code_is_stored_with_the_digests_of_its_tools(outlives: bool) -> None:
+async def test_run_that_may_meet_other_code_stores_tool_digests(outlives: bool) -> None:
     """Whether it may is for the store to say: one without a directory, such as a database server, outlives us too."""
 
     @tool(effect="read")

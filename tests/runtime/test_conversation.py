@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.rows import Item
 
 PICTURE = Image("image/png", data="aGk=")
@@ -90,7 +90,7 @@ def rows(facts: Facts) -> list[Item]:
 
 
 @given(stories(), st.data())
-def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Facts, data: st.DataObject) -> None:
+def test_conversation_equals_what_plain_reading_of_log_gives(facts: Facts, data: st.DataObject) -> None:
     given_messages = [User.of("prompt")]
     upto = data.draw(st.integers(0, len(facts)), label="loaded from the log up to")
     conversation = Conversation([*given_messages])
@@ -103,7 +103,7 @@ def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Fact
 
 
 @given(stories(), st.booleans())
-def test_a_run_leaves_to_its_thread_what_a_plain_reading_of_the_log_gives(facts: Facts, loaded: bool) -> None:
+def test_run_leaves_its_thread_what_its_log_says(facts: Facts, loaded: bool) -> None:
     history, given_messages = [User.of("earlier"), Assistant((Text("answer"),))], [User.of("prompt")]
     if loaded:
         conversation = Conversation([*history, *given_messages])
@@ -147,7 +147,7 @@ def _is_open(facts: Sequence[tuple[Fact, bytes]]) -> bool:
     return asked != sum(isinstance(head, CallClosed) for head, _ in facts)
 
 
-def test_a_model_that_cannot_see_reads_in_words_that_there_was_an_image() -> None:
+def test_blind_model_reads_that_there_was_an_image() -> None:
     conversation = Conversation([User((Text("Look:"), PICTURE))])
     blind = conversation.view.for_model(vision=False)
     assert blind == [User((Text("Look:"), SEEN_IN_WORDS))]
@@ -156,13 +156,13 @@ def test_a_model_that_cannot_see_reads_in_words_that_there_was_an_image() -> Non
     assert blind[1] == ToolResults((ToolResult("1", "camera", (SEEN_IN_WORDS,)),))
 
 
-def test_a_model_that_sees_or_does_not_say_gets_the_images() -> None:
+def test_model_that_sees_or_does_not_say_gets_images() -> None:
     conversation = Conversation([User((PICTURE,))])
     assert conversation.view.for_model(vision=True) is conversation.messages
     assert conversation.view.for_model(vision=None) is conversation.messages
 
 
-def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation() -> None:
+def test_content_is_added_for_models_but_not_the_conversation() -> None:
     known, lost = Image("image/png", blob="a" * 64), File("application/pdf", blob="b" * 64)
     conversation = Conversation([User((known, lost, Text("see")))])
     assert blobs_of(conversation.messages) == {known.blob, lost.blob}

@@ -54,7 +54,7 @@ def are_paired(messages: list[Message]) -> bool:
 
 
 @given(histories(), st.integers(0, 4), causes, st.integers(-1, 4))
-def test_every_cut_leaves_whole_pairs_and_a_request_that_is_not_empty(
+def test_cuts_leave_whole_pairs_and_no_empty_request(
     messages: list[Message], turns: int, cause: Cause, keep: int
 ) -> None:
     assert are_paired(messages)
@@ -81,7 +81,7 @@ def test_every_cut_leaves_whole_pairs_and_a_request_that_is_not_empty(
 
 
 @given(histories(), st.integers(0, 4))
-def test_the_first_message_and_the_latest_turns_are_kept_as_they_are(messages: list[Message], turns: int) -> None:
+def test_first_message_and_latest_turns_are_kept_as_they_are(messages: list[Message], turns: int) -> None:
     cut = new_cut(span_of(messages), keep_turns=turns, cause="size")
     if cut is None:
         return
@@ -92,7 +92,7 @@ def test_the_first_message_and_the_latest_turns_are_kept_as_they_are(messages: l
 
 
 @given(histories(), histories(), st.integers(0, 4), causes)
-def test_what_a_run_was_asked_stays_however_much_it_has_done_since(
+def test_question_of_a_run_stays_however_long_it_works(
     begun: list[Message], since: list[Message], turns: int, cause: Cause
 ) -> None:
     own = Conversation(begun).own_input
@@ -105,7 +105,7 @@ def test_what_a_run_was_asked_stays_however_much_it_has_done_since(
 
 
 @given(histories(), st.integers(0, 4))
-def test_a_refused_request_loses_half_of_itself_or_all_that_it_can(messages: list[Message], turns: int) -> None:
+def test_refused_request_loses_half_of_itself_or_everything(messages: list[Message], turns: int) -> None:
     span = span_of(messages)
     cut = new_cut(span, keep_turns=turns, cause="context_window")
     size = sum(map(message_bytes, messages))

@@ -27,7 +27,7 @@ def batch_of(*items: Item, heads: list[Fact] | None = None, newer: bool = False,
     return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=ended, heads=heads, newer=newer)
 
 
-def test_the_facts_of_a_page_are_decoded_and_continue_after_one_that_cannot_be() -> None:
+def test_facts_of_a_page_continue_after_an_undecodable_one() -> None:
     facts = facts_in(batch_of(*ITEMS))
     assert next(facts) == FIRED[0]
     with pytest.raises(UNREADABLE):
@@ -44,13 +44,13 @@ def test_the_facts_of_a_commit_are_not_decoded_again() -> None:
     ("kind", "body", "count"),
     [("delta.smell", b"{}", 1), ("delta.text", b'{"text":1}', 1), ("delta.text", b'{"text":"a"}', 2)],
 )
-def test_observations_are_of_a_known_kind_and_as_many_as_the_row_says(kind: str, body: bytes, count: int) -> None:
+def test_observations_have_a_known_kind_and_count(kind: str, body: bytes, count: int) -> None:
     check_observations(ITEMS[1])
     with pytest.raises(DecodeError):
         check_observations(Item(0, kind, b"", body, count, seq=1))
 
 
-def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_run() -> None:
+def test_undecodable_entry_is_damage_unless_written_by_newer_code() -> None:
     require_skippable(batch_of(*ITEMS, newer=True), ITEMS[2])
     with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 4 cannot be read\.$") as damage:
         require_skippable(batch_of(*ITEMS), ITEMS[2])

@@ -21,14 +21,14 @@ from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.reads import calls
-from weftline.runtime.reads.receipts import asked_doubts
+from weftline.runtime.reads.calls import asked_doubts
+from weftline.spec.plan import plan_from_spec
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter, Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown
 from weftline.tools.workers import shared_workers
-from weftline.wire.plan import plan_from_spec
 from weftline.work.turns import on_behalf_of
 
 _PAY = {"name": "pay", "args": {"amount": 5}}
@@ -131,7 +131,7 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
         assert await doubts_listed(engine, space) == {**asked, ids.run_id(1, paid.salt): []}
 
 
-async def test_doubts_beside_an_entry_of_newer_code_are_listed_and_beside_a_damaged_one_are_not() -> None:
+async def test_doubts_beside_newer_entries_are_listed() -> None:
     disk = MemoryDisk()
     before = Till(disk, of_tool=True)
     await before.engine.start()
@@ -177,7 +177,7 @@ def test_another_word_is_refused() -> None:
 
 @pytest.mark.parametrize("effect", ["once", "reconcile", "idempotent", "read"])
 @pytest.mark.parametrize("twice", [False, True], ids=["alone", "side by side"])
-async def test_a_call_that_was_waiting_for_a_thread_when_the_server_stopped_is_in_no_doubt(
+async def test_call_waiting_for_a_thread_is_not_in_doubt(
     effect: Effect, twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made after the restart if its tool may be repeated; otherwise the model reads that nothing was done."""
@@ -218,7 +218,7 @@ async def test_a_call_that_was_waiting_for_a_thread_when_the_server_stopped_is_i
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
-async def test_a_call_whose_start_was_not_stored_yet_when_the_server_stopped_is_in_no_doubt(effect: Effect) -> None:
+async def test_call_whose_start_was_not_stored_is_not_in_doubt(effect: Effect) -> None:
     disk, paid = MemoryDisk(), list[int]()
     store = MoodyStore(disk)
 

@@ -35,7 +35,7 @@ from weftline.plan import LocalRef, RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.store.memory import MemoryDisk
 from weftline.testing.code import IdleCode
@@ -157,7 +157,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]], scene: Scene, *, max_runs
         runner.run(playing())
 
 
-def test_a_call_that_nobody_answers_is_closed_while_a_watcher_is_at_work() -> None:
+def test_unanswered_call_is_closed_while_a_watcher_works() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("ask", Limits(local_timeout_us=SECOND, on_local_timeout="report"))
         await asyncio.sleep(100)
@@ -168,7 +168,7 @@ def test_a_call_that_nobody_answers_is_closed_while_a_watcher_is_at_work() -> No
     play(scenario, Scene(slow_s=40.0))
 
 
-def test_a_run_ends_on_time_while_a_watcher_is_at_work() -> None:
+def test_run_ends_on_time_while_watcher_is_at_work() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("ask", Limits(local_timeout_us=SECOND))
         await asyncio.sleep(2)
@@ -202,7 +202,7 @@ def test_the_final_turn_does_not_wait_for_a_watcher(slow_s: float) -> None:
     play(scenario, Scene(slow_s=slow_s))
 
 
-def test_a_watcher_that_must_not_fail_holds_the_final_turn_back_until_the_grace_is_over() -> None:
+def test_strict_watcher_delays_the_final_turn_until_the_grace() -> None:
     async def scenario(stage: Stage) -> None:
         rule = PolicyRule(time_budget_us=SECOND, finalizer_grace_us=2 * SECOND)
         key = await stage.run("ask", Limits(policy=rule, local_timeout_us=2000 * SECOND))
@@ -264,7 +264,7 @@ def test_a_call_expires_while_tools_are_opened() -> None:
     play(scenario, scene)
 
 
-def test_a_parked_run_of_an_agent_that_is_overdue_ends_although_its_tools_do_not_open() -> None:
+def test_overdue_parked_run_ends_although_its_tools_do_not_open() -> None:
     """Its hooks would be called at its end, so they are given some time."""
     scene = Scene()
 
@@ -281,7 +281,7 @@ def test_a_parked_run_of_an_agent_that_is_overdue_ends_although_its_tools_do_not
 
 
 @pytest.mark.parametrize("code", [None, "helper"])
-def test_a_run_is_cancelled_at_once_although_its_tools_are_slow_to_open(code: str | None) -> None:
+def test_run_is_cancelled_at_once_while_its_tools_open(code: str | None) -> None:
     scene = Scene(open_s=3600.0)
 
     async def scenario(stage: Stage) -> None:
@@ -332,7 +332,7 @@ def test_a_queued_run_hears_of_one_deadline_after_another() -> None:
     play(scenario, scene, max_runs=1)
 
 
-def test_a_queued_run_whose_clock_was_set_back_is_told_once_that_its_time_is_up() -> None:
+def test_queued_run_is_told_once_that_its_time_is_up() -> None:
     """It has heard of a later time than that. Telling it for ever would be noticed by the loop."""
     scene = Scene()
 
@@ -354,7 +354,7 @@ def test_a_queued_run_whose_clock_was_set_back_is_told_once_that_its_time_is_up(
     play(scenario, scene, max_runs=1)
 
 
-def test_a_run_is_told_the_time_although_the_alarm_rang_before_it_was_written_that_it_waits() -> None:
+def test_run_gets_an_alarm_that_rang_early() -> None:
     async def scenario(stage: Stage) -> None:
         stage.store.log.holds = KIND[CallOpened]
         stage.store.log.gate.clear()
@@ -406,7 +406,7 @@ class LeavingTools(ServerTools):
         return Toolbox((await super().open(plan, run=run, secrets=secrets)).tools, code=self.code)
 
 
-async def test_a_run_that_is_resumed_as_its_driver_leaves_a_server_that_stops_is_due_when_its_next_attempt_is() -> None:
+async def test_run_resumed_during_a_stop_is_due_with_its_attempt() -> None:
     disk, tools = MemoryDisk(), LeavingTools()
     scripts = {"flaky": {"turns": [{"error": {"class": "overloaded", "retryable": True}}, {"text": "done"}]}}
     models = Catalog()

@@ -10,8 +10,8 @@ from campaigns.simulation.server import WallClock
 
 from runtime.test_parked import HOUR_US, World, asking, on_virtual_time
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import due_runs
-from weftline.runtime.fleet.due_runs import MAX_LOADING
+from weftline.runtime.fleet import timers
+from weftline.runtime.fleet.timers import MAX_LOADING
 from weftline.store.memory import MemoryDisk
 
 MANY = 3 * MAX_LOADING
@@ -29,7 +29,7 @@ async def statuses(it: EmbeddedEngine, keys: list[int]) -> set[str]:
     return {row.status for row in rows if row is not None}
 
 
-def test_due_runs_are_loaded_a_few_at_a_time_and_workspaces_take_turns() -> None:
+def test_due_runs_load_a_few_at_a_time_by_turns() -> None:
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
         it, log = world.engine, world.log
@@ -51,10 +51,10 @@ def test_due_runs_are_loaded_a_few_at_a_time_and_workspaces_take_turns() -> None
     on_virtual_time(scenario)
 
 
-def test_others_have_a_turn_after_each_page_of_due_runs_although_the_store_has_every_page_at_once(
+def test_others_take_turns_between_pages_of_due_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(due_runs, "_PAGE", 4)
+    monkeypatch.setattr(timers, "_PAGE", 4)
 
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
@@ -82,7 +82,7 @@ def test_others_have_a_turn_after_each_page_of_due_runs_although_the_store_has_e
     on_virtual_time(scenario)
 
 
-def test_a_run_that_becomes_due_later_does_not_wait_for_all_that_were_due_before() -> None:
+def test_run_due_later_does_not_wait_for_earlier_ones() -> None:
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
         it, log = world.engine, world.log
@@ -102,7 +102,7 @@ def test_a_run_that_becomes_due_later_does_not_wait_for_all_that_were_due_before
     on_virtual_time(scenario)
 
 
-def test_a_run_that_cannot_be_loaded_is_tried_again_and_delays_no_other() -> None:
+def test_unloadable_run_is_retried_without_delaying_others() -> None:
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
         it, log = world.engine, world.log

@@ -22,13 +22,13 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.runtime.model_calls.model_call import MAX_JSON_CHARS
+from weftline.spec.plan import plan_from_spec
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.decorator import tool
-from weftline.wire.plan import plan_from_spec
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
@@ -67,7 +67,7 @@ async def created(it: EmbeddedEngine, run_id: str, space: int) -> bodies.Created
     return bodies.decode_created(first.body)
 
 
-async def test_a_tool_that_answers_with_half_a_character_loses_that_alone(tmp_path: Path) -> None:
+async def test_tool_that_answers_with_half_character_loses_that_alone(tmp_path: Path) -> None:
     async with engine(tmp_path / "store") as it:
         space = await it.workspace("acme")
         run_id = await it.create(space, plan("half", ServerRef("half")))
@@ -102,7 +102,7 @@ def _damage(path: Path, statement: str) -> None:
     db.close()
 
 
-async def test_a_state_that_does_not_read_is_folded_anew_from_the_log(tmp_path: Path) -> None:
+async def test_state_that_does_not_read_is_folded_anew_from_log(tmp_path: Path) -> None:
     space, run_id = await _parked(tmp_path / "store")
     _damage(tmp_path / "store", "UPDATE runs SET state = x'00'")
     async with engine(tmp_path / "store") as it:
@@ -110,7 +110,7 @@ async def test_a_state_that_does_not_read_is_folded_anew_from_the_log(tmp_path: 
         assert (await ended(it, run_id, space)).status == "succeeded"
 
 
-async def test_a_log_that_does_not_read_ends_its_run_and_no_other(tmp_path: Path) -> None:
+async def test_unreadable_log_ends_its_run_and_no_other(tmp_path: Path) -> None:
     space, run_id = await _parked(tmp_path / "store")
     _damage(tmp_path / "store", "UPDATE runs SET state = x'00', due_at = 0")
     _damage(tmp_path / "store", "UPDATE entries SET head = x'7b' WHERE seq > 1")
@@ -126,7 +126,7 @@ async def test_a_log_that_does_not_read_ends_its_run_and_no_other(tmp_path: Path
         assert (head.status, head.code) == ("failed", "worker_error")
 
 
-async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_path: Path) -> None:
+async def test_store_counts_as_well_again_only_when_write_succeeds(tmp_path: Path) -> None:
     with FaultyDisk() as disk:
         async with engine(SqliteStore(tmp_path / "store", vfs=disk.vfs)) as it:
             space = await it.workspace("acme")
@@ -147,7 +147,7 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             assert (await ended(it, run_id, space)).status == "succeeded"
 
 
-async def test_the_log_holds_the_plan_and_beside_it_exactly_what_the_client_sent(tmp_path: Path) -> None:
+async def test_log_holds_plan_and_beside_it_exactly_what_client_sent(tmp_path: Path) -> None:
     sent = b'{ "modelId":"scripted:hello", "prompt":"x", "mine":1.0 }'
     async with engine(tmp_path / "store") as it:
         space = await it.workspace("acme")
@@ -168,7 +168,7 @@ async def test_a_run_that_no_client_sent_has_only_its_plan(tmp_path: Path) -> No
         assert (decode_plan(body.plan, asked.limits), body.sent) == (asked, UNSET)
 
 
-async def test_arguments_that_are_too_long_to_be_read_end_their_run() -> None:
+async def test_endless_arguments_end_their_run() -> None:
     long = {"q": "x" * (MAX_JSON_CHARS + 1)}
     scripts: dict[str, Any] = {"long": {"turns": [{"tool_calls": [{"name": "ask", "args": long}]}, {"text": "done"}]}}
     it, provider = engine_on(MoodyStore(MemoryDisk()), scripts)

@@ -22,7 +22,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery
 from weftline.runtime import step as stepping
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.fleet import dispatcher
+from weftline.runtime.fleet import driving
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk
@@ -58,7 +58,7 @@ class Stumbles:
         return result
 
 
-async def test_a_read_that_fails_while_a_run_is_opened_gives_the_model_the_history_once(
+async def test_failed_read_while_opening_gives_the_history_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.001)
@@ -93,7 +93,7 @@ async def test_a_step_that_fails_halfway_leaves_nothing_in_the_conversation(kind
         assert [[one.id for one in message.results] for message in results] == [closed] == [["call_0_0", "call_0_1"]]
 
 
-async def test_an_answer_that_is_on_its_way_to_the_disk_as_the_driver_fails_is_kept() -> None:
+async def test_answer_on_its_way_to_disk_survives_driver_failure() -> None:
     store = MoodyStore(MemoryDisk())
     began, fails = asyncio.Event(), asyncio.Event()
     tries = 0
@@ -126,7 +126,7 @@ async def test_an_answer_that_is_on_its_way_to_the_disk_as_the_driver_fails_is_k
         assert sorted(head.id for head in heads if isinstance(head, CallClosed)) == ["call_0_0", "call_0_1"]
 
 
-async def test_a_run_whose_drivers_leave_with_work_left_to_do_is_given_up_with_words(
+async def test_run_whose_drivers_leave_work_is_given_up_with_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise it would be driven again at once, for ever, and nothing else would get a turn."""
@@ -144,7 +144,7 @@ async def test_a_run_whose_drivers_leave_with_work_left_to_do_is_given_up_with_w
     assert "with work left to do" in caplog.text
 
 
-def test_a_kernel_that_does_not_settle_is_a_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_that_does_not_settle_is_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def restless(state: State) -> Decision:
         return Decision((New(TimerFired(state.now + 1)),))
 
@@ -154,7 +154,7 @@ def test_a_kernel_that_does_not_settle_is_a_driver_that_fails(monkeypatch: pytes
         stepping.step(State(), work, at=1)
 
 
-def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline(
+def test_undecidable_run_keeps_no_other_from_its_deadline(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def buggy(state: State) -> Decision:
@@ -174,7 +174,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
         odd = replace(asking, limits=replace(asking.limits, max_retries=7))
         run_ids = [await it.create(space, one) for one in (odd, asking)]
         await asyncio.sleep(1)
-        monkeypatch.setattr(dispatcher, "decide", buggy)
+        monkeypatch.setattr(driving, "decide", buggy)
         monkeypatch.setattr(stepping, "decide", buggy)
         ends = [await ended(it, run_id, space) for run_id in run_ids]
         assert [(end.status, end.code) for end in ends] == [("failed", "worker_error"), ("failed", "local_timeout")]
@@ -185,7 +185,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
     assert "cannot continue" in caplog.text
 
 
-async def test_what_fails_after_a_commit_concerns_no_other_run_of_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_after_a_commit_affects_no_other_run(caplog: pytest.LogCaptureFixture) -> None:
     it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS)
     async with it, asyncio.timeout(TIMEOUT_S):
         told: list[None] = []

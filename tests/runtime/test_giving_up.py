@@ -82,7 +82,7 @@ class Stage:
         return sum(self.kinds(key).count(KIND[MessageQueued]) for key in self.store.disk.runs)
 
 
-def test_what_was_given_up_is_refused_and_never_written_although_the_store_recovers() -> None:
+def test_abandoned_write_is_never_written_later() -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         await stage.engine.start()
@@ -101,7 +101,7 @@ def test_what_was_given_up_is_refused_and_never_written_although_the_store_recov
     on_virtual_time(scenario)
 
 
-def test_a_flush_that_is_under_way_when_the_others_have_failed_is_waited_for() -> None:
+def test_flush_under_way_is_awaited_when_others_failed() -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         await stage.engine.start()
@@ -134,7 +134,7 @@ def test_a_flush_that_is_under_way_when_the_others_have_failed_is_waited_for() -
     on_virtual_time(scenario)
 
 
-def test_a_request_that_comes_to_its_append_after_that_is_refused_too() -> None:
+def test_request_appended_too_late_is_refused_too() -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         await stage.engine.start()
@@ -161,7 +161,7 @@ def test_a_request_that_comes_to_its_append_after_that_is_refused_too() -> None:
     on_virtual_time(scenario)
 
 
-def test_nobody_asks_the_store_of_a_stopped_engine_whether_it_is_well_again() -> None:
+def test_stopped_engine_does_not_probe_its_store() -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         await stage.engine.start()
@@ -179,7 +179,7 @@ def test_nobody_asks_the_store_of_a_stopped_engine_whether_it_is_well_again() ->
     on_virtual_time(scenario)
 
 
-def test_a_store_that_is_well_again_at_the_stop_is_left_alone_after_it() -> None:
+def test_recovered_store_is_left_alone_after_the_stop() -> None:
     """It is closed by then."""
 
     async def scenario(clock: WallClock) -> None:
@@ -199,7 +199,7 @@ def test_a_store_that_is_well_again_at_the_stop_is_left_alone_after_it() -> None
     on_virtual_time(scenario)
 
 
-def test_a_store_that_refuses_at_the_stop_is_tried_at_growing_intervals_and_once_more_at_the_end() -> None:
+def test_refusing_store_is_retried_at_growing_intervals_while_stopping() -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         await stage.engine.start()
@@ -224,7 +224,7 @@ def test_a_store_that_refuses_at_the_stop_is_tried_at_growing_intervals_and_once
     on_virtual_time(scenario)
 
 
-def test_a_program_that_ends_while_the_store_is_probed_does_not_try_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_program_ending_during_a_probe_does_not_retry(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         probing = asyncio.Event()
@@ -245,9 +245,7 @@ def test_a_program_that_ends_while_the_store_is_probed_does_not_try_again(caplog
 
 
 @pytest.mark.parametrize("error", [OSError("the network is down"), asyncio.CancelledError()])
-def test_a_store_whose_probe_fails_in_its_own_way_is_tried_again(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_store_whose_probe_fails_oddly_is_retried(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         probes = 0
@@ -272,7 +270,7 @@ def test_a_store_whose_probe_fails_in_its_own_way_is_tried_again(
 
 
 @pytest.mark.parametrize("results", [[], [Written(), Written()], None])
-def test_a_flush_with_another_number_of_results_counts_as_one_whose_outcome_is_unknown(results: Any) -> None:
+def test_flush_with_a_wrong_number_of_results_is_unknown(results: Any) -> None:
     async def scenario(clock: WallClock) -> None:
         stage = Stage(clock)
         real = stage.log.flush

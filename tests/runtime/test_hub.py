@@ -19,7 +19,7 @@ def hub_with_a_run() -> Hub:
     return hub
 
 
-async def test_a_new_run_is_read_from_memory_and_leaves_it_when_a_reader_has_all_of_it() -> None:
+async def test_new_run_stays_in_memory_until_it_is_read() -> None:
     hub = hub_with_a_run()
     reader = hub.follow(1, "run_1", after=0, workspace=7)
     found = await reader.next()
@@ -47,7 +47,7 @@ async def test_a_server_that_stops_has_not_shown_everything() -> None:
     assert hub.owner(1) == ("run_1", 7)
 
 
-async def test_a_stream_that_is_opened_while_the_server_stops_ends_like_the_others() -> None:
+async def test_stream_that_is_opened_while_server_stops_ends_like_others() -> None:
     hub = Hub(MemoryStore().log)
     hub.publish(1, batch(1), workspace=7)
     hub.end_all()

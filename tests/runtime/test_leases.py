@@ -17,7 +17,7 @@ from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import Limits, TimerFired, decode_fact
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -33,7 +33,7 @@ async def given_back(engine: EmbeddedEngine, key: int) -> list[CallUnclaimed]:
 
 @pytest.mark.requirement("run.lease.restart")
 @pytest.mark.parametrize(("lease_s", "held_s"), [(60, 60), (2, 30)])
-def test_time_without_a_server_is_not_held_against_whoever_has_a_call(lease_s: int, held_s: int) -> None:
+def test_time_without_server_is_not_held_against_whoever_has_call(lease_s: int, held_s: int) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -67,7 +67,7 @@ def test_time_without_a_server_is_not_held_against_whoever_has_a_call(lease_s: i
     run(scenario())
 
 
-def test_a_run_that_queues_for_a_place_is_told_of_each_of_its_deadlines_in_time() -> None:
+def test_queued_run_gets_each_of_its_deadlines_in_time() -> None:
     """The end of a lease has it queue; the end of the next one and its time-out come while it does."""
 
     @tool(effect="read")

@@ -29,7 +29,7 @@ def _book(account: Account, one: Booking) -> None:
     account.ledger.keep_back([one], run=account.key)
 
 
-def test_what_a_run_gives_back_is_its_own_at_once_and_others_have_it_when_that_is_durable() -> None:
+def test_returned_reservations_are_durable_before_others_use_them() -> None:
     ledger = Ledger()
     one, other = _account(ledger, 2), _account(ledger, 3)
     _book(one, HELD)

@@ -21,10 +21,10 @@ from weftline.runtime import ids
 from weftline.runtime.agent_code.code import ChildLimits, PendingCall
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.lineage import Lineage
-from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.tasks import TaskSet
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
@@ -53,7 +53,7 @@ class StuckFleet:
             self.all_others.set()
 
 
-async def test_a_child_that_cannot_be_read_keeps_no_other_from_being_cancelled() -> None:
+async def test_unreadable_child_does_not_keep_others_from_being_cancelled() -> None:
     fleet = StuckFleet()
     lineage = Lineage(cast(Any, None), cast(Any, fleet), cast(Any, fleet), TaskSet(""))
     children = [ids.run_id(key, "0" * 12) for key in (1, 2, 3)]
@@ -63,7 +63,7 @@ async def test_a_child_that_cannot_be_read_keeps_no_other_from_being_cancelled()
     assert fleet.taken == [(key, Draft(CancelRequested("parent", "key:ops"))) for key in (2, 3)]
 
 
-def test_a_parent_that_is_only_read_just_as_its_child_has_ended_carries_on() -> None:
+def test_parent_read_as_its_child_ends_continues() -> None:
     """The end is in the store, and the engine has not been told of it yet."""
 
     async def scenario(clock: WallClock) -> None:
@@ -124,9 +124,7 @@ class SlowlyPlanned(ServerTools):
 
 
 @pytest.mark.parametrize("stalls", [True, False], ids=["nobody is told the time", "the run has gone on"])
-def test_no_child_is_made_with_an_approval_that_has_lapsed_while_it_was_planned(
-    stalls: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_child_is_not_made_with_an_approval_that_lapsed(stalls: bool, caplog: pytest.LogCaptureFixture) -> None:
     scripts: dict[str, Any] = {
         "delegate": {
             "turns": [

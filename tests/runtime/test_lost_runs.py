@@ -15,8 +15,8 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import idle_runs
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet import holding
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -54,11 +54,11 @@ class Place:
         return key
 
 
-async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_run_leaves_memory(
+async def test_message_sent_twice_at_once_is_queued_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(holding, "KEEP_S", 0.001)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.001)
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()
@@ -70,7 +70,7 @@ async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_ru
         assert len(await place.store.log.newest_facts(key, kinds=queued, limit=9, max_bytes=9_999)) == 1
 
 
-async def test_whoever_rests_on_what_the_store_has_refused_is_told_so() -> None:
+async def test_whoever_rests_on_what_store_has_refused_is_told_so() -> None:
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()
@@ -97,7 +97,7 @@ async def test_a_start_that_fails_leaves_the_store_to_others(tmp_path: Path, mon
         pass
 
 
-async def test_a_run_whose_turn_comes_while_the_server_stops_is_left_to_the_next_process() -> None:
+async def test_run_promoted_during_a_stop_is_left_to_the_next() -> None:
     """Its tools and deps are not even opened: nobody waits for them."""
     place, opened = Place(), 0
     began, let_go = asyncio.Event(), asyncio.Event()
@@ -131,7 +131,7 @@ async def test_a_run_whose_turn_comes_while_the_server_stops_is_left_to_the_next
 
 
 @pytest.mark.parametrize("ends", ["written", "unwritten"])
-async def test_a_run_continues_from_what_is_stored_if_nobody_knows_what_was(
+async def test_run_continues_from_storage_if_an_outcome_is_unknown(
     ends: Literal["written", "unwritten"], caplog: pytest.LogCaptureFixture
 ) -> None:
     place = Place()

@@ -12,7 +12,7 @@ from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from runtime.test_parked import on_virtual_time
 from weftline.errors import StoreError
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -24,8 +24,8 @@ SCRIPTS: dict[str, Any] = {
 RUNS = 20
 
 
-def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
+def test_only_so_many_parked_runs_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "MAX_RETAINED", 4)
 
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
@@ -40,9 +40,9 @@ def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch:
     on_virtual_time(scenario)
 
 
-def test_a_run_that_parks_when_there_are_too_many_makes_room_for_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parking_run_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise all of them would be looked at whenever another one parks."""
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 16)
+    monkeypatch.setattr(holding, "MAX_RETAINED", 16)
 
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
@@ -56,7 +56,7 @@ def test_a_run_that_parks_when_there_are_too_many_makes_room_for_others_too(monk
     on_virtual_time(scenario)
 
 
-def test_a_run_that_is_loaded_again_after_its_write_failed_leaves_memory_in_time() -> None:
+def test_run_reloaded_after_a_failed_write_leaves_memory() -> None:
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
         async with engine_on(store, SCRIPTS, clock=clock)[0] as it:
@@ -67,22 +67,22 @@ def test_a_run_that_is_loaded_again_after_its_write_failed_leaves_memory_in_time
             store.log.gate.clear()
             store.log.failures = 1
             pausing = asyncio.create_task(it.pause(key))
-            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            await asyncio.sleep(2 * holding.KEEP_S)
             assert not store.log.released, "it has something to write"
             store.log.gate.set()
             with pytest.raises(StoreError):
                 await pausing
             await it.pause(key)
             store.log.released.clear()
-            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            await asyncio.sleep(2 * holding.KEEP_S)
             assert store.log.released == {key}
 
     on_virtual_time(scenario)
 
 
-async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
+async def test_runs_that_park_while_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "KEEP_S", 0.01)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.01)
     disk = MemoryDisk()
     store = MoodyStore(disk)
     released = asyncio.Event()
@@ -105,7 +105,7 @@ async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(mon
         assert all(run.row.due_at for run in disk.runs.values())
 
 
-async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entries_outgrow_it() -> None:
+async def test_client_batch_stores_its_state_as_its_entries_outgrow_it() -> None:
     calls = 200
     disk = MemoryDisk()
     store = MoodyStore(disk)
@@ -123,7 +123,7 @@ async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entrie
     assert store.log.state_bytes < 2 * entries
 
 
-async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile() -> None:
+async def test_deadline_is_noted_once_however_much_its_run_does_meanwhile() -> None:
     @tool(effect="read")
     async def look() -> str:
         """Looks."""

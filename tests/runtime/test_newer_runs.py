@@ -15,9 +15,9 @@ from weftline.api.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, Limits, RunEnded, decode_fact
 from weftline.plan import LocalRef
+from weftline.runtime.deploys import unsupported
 from weftline.runtime.fleet import fleet
-from weftline.runtime.reads.receipts import stored_receipt
-from weftline.runtime.supported import unsupported
+from weftline.runtime.reads.calls import stored_receipt
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads, workspaces
@@ -79,7 +79,7 @@ def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
 
 @pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("name", [*NEWS, "a part of a message", "a part of the plan"])
-async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage_otherwise(name: str) -> None:
+async def test_newer_entry_is_left_alone_by_its_number(name: str) -> None:
     disk = MemoryDisk()
     space, run_id, run = await waiting(disk)
     plant(run, name)
@@ -105,7 +105,7 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
     assert isinstance(end, RunEnded) and end.code == "worker_error"
 
 
-async def test_a_receipt_leaves_out_the_calls_below_that_only_newer_code_can_read() -> None:
+async def test_receipt_omits_calls_that_only_newer_code_can_read() -> None:
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")
@@ -128,7 +128,7 @@ async def test_a_receipt_leaves_out_the_calls_below_that_only_newer_code_can_rea
     assert damage.value.code == "log_damaged"
 
 
-async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
+async def test_session_that_newer_code_has_continued_is_left_to_it() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     space = await store.records.write(workspaces.ensure("acme", now=1))
@@ -149,7 +149,7 @@ async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
             assert refused.value.code == "unsupported_run"
 
 
-async def test_a_run_of_a_session_that_newer_code_has_continued_is_never_on_trial(
+async def test_session_run_of_newer_code_is_never_on_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not driven here, so a death of the process must not be charged to it."""
@@ -178,7 +178,7 @@ async def test_a_run_of_a_session_that_newer_code_has_continued_is_never_on_tria
     await dead.stop(drain_s=0)
 
 
-async def test_the_end_of_a_thread_reaches_its_other_runs_although_one_is_left_alone() -> None:
+async def test_thread_end_reaches_its_other_runs() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     space, thread = await new_thread(store)
@@ -193,7 +193,7 @@ async def test_the_end_of_a_thread_reaches_its_other_runs_although_one_is_left_a
         assert [disk.runs[key].row.status for key in (1, 2, 3)] == ["cancelled", "cancelled", "queued"]
 
 
-async def test_a_run_of_a_newer_version_that_is_due_is_not_even_claimed() -> None:
+async def test_due_run_of_a_newer_version_is_not_claimed() -> None:
     """The process that knows it may be driving it, and reading all such runs at every alarm would take long."""
     disk = MemoryDisk()
     space, run_id, run = await waiting(disk)

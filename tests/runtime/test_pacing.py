@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, tool
-from weftline.runtime.pacing import LARGE_CHARS, LargeSteps
+from weftline.runtime.tasks import LARGE_CHARS, LargeSteps
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.function import FunctionTool
 
@@ -26,7 +26,7 @@ class Iterations:
         self._loop.call_soon(self._tick)
 
 
-async def test_no_iteration_of_the_loop_has_two_large_steps_however_many_wait() -> None:
+async def test_loop_iterations_have_at_most_one_large_step() -> None:
     large, iterations, taken = LargeSteps(), Iterations(), list[int]()
 
     async def step() -> None:

@@ -18,11 +18,11 @@ from weftline.messages import ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.fleet.timers import MAX_GRACE_US
-from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
 from weftline.testing.engine import World as Scripted
@@ -104,7 +104,7 @@ def paying(**limits: Any) -> RunPlan:
 
 
 @pytest.mark.requirement("run.park.wake")
-def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_between() -> None:
+def test_only_the_run_of_an_event_is_woken() -> None:
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
         it, log = world.engine, world.log
@@ -160,7 +160,7 @@ def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_b
 
 
 @pytest.mark.requirement("run.park.restart")
-def test_a_restart_leaves_parked_runs_as_they_are_and_their_deadlines_where_they_were() -> None:
+def test_restart_leaves_parked_runs_and_their_deadlines_alone() -> None:
     async def scenario(clock: WallClock) -> None:
         disk = MemoryDisk()
         first = World(disk, clock)
@@ -211,7 +211,7 @@ async def expiry(it: EmbeddedEngine, run_id: str, workspace: int) -> int:
     return facts_of_run[0].at
 
 
-def test_a_run_that_cannot_be_loaded_does_not_keep_the_deadlines_of_others() -> None:
+def test_unloadable_run_does_not_delay_the_deadlines_of_others() -> None:
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)
         it, log = world.engine, world.log
@@ -230,7 +230,7 @@ def test_a_run_that_cannot_be_loaded_does_not_keep_the_deadlines_of_others() -> 
     on_virtual_time(scenario)
 
 
-def test_runs_behind_others_count_as_queued_when_they_are_not_in_memory() -> None:
+def test_unloaded_runs_behind_others_count_as_queued() -> None:
     """The next process has never seen them."""
 
     async def scenario() -> None:
@@ -271,7 +271,7 @@ def test_runs_behind_others_count_as_queued_when_they_are_not_in_memory() -> Non
         runner.run(scenario())
 
 
-def test_an_answer_is_accepted_although_tools_take_longer_to_open_than_a_run_stays_in_memory() -> None:
+def test_answer_is_accepted_although_tools_open_slowly() -> None:
     """It would open them again, and again."""
 
     async def scenario(clock: WallClock) -> None:
@@ -295,9 +295,9 @@ def test_an_answer_is_accepted_although_tools_take_longer_to_open_than_a_run_sta
     on_virtual_time(scenario)
 
 
-def test_runs_whose_tools_are_being_opened_push_no_others_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_runs_push_no_others_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for another would have it read again and again: it would leave before it was found."""
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
+    monkeypatch.setattr(holding, "MAX_RETAINED", 4)
 
     async def scenario(clock: WallClock) -> None:
         world, store = Scripted(), MoodyStore(MemoryDisk())

@@ -16,7 +16,7 @@ from runtime.kit import MoodyStore, ended, engine_on, plan
 from runtime.test_parked import HOUR_US, SCRIPTS, asking, on_virtual_time, pay, paying
 from weftline import Agent, Engine, ask_user
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.disk import MemoryRun
 from weftline.testing import ScriptedModel, calls

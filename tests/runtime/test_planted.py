@@ -303,14 +303,14 @@ async def test_an_engine_that_accepts_every_result_is_noticed(monkeypatch: pytes
             await CHECK["a_result_that_nobody_waits_for_any_more_is_dropped"](bench)
 
 
-async def test_a_store_that_hides_the_death_of_its_owner_is_noticed() -> None:
+async def test_store_that_hides_death_of_its_owner_is_noticed() -> None:
     hides = planted.answering("claim", lambda loaded: loaded and replace(loaded, taken_over=False))
     async with bench_of(EmbeddedEngine, PlantedSubject(hides)) as bench:
         with pytest.raises(AssertionError):
             await CHECK["time_without_an_engine_is_not_active"](bench)
 
 
-async def test_time_without_an_engine_is_known_whatever_the_numbers_of_claims_look_like() -> None:
+async def test_engine_downtime_is_known_whatever_the_claim_numbers() -> None:
     async with bench_of(EmbeddedEngine, PlantedSubject(with_plain_epochs())) as bench:
         await CHECK["time_without_an_engine_is_not_active"](bench)
 

@@ -87,7 +87,7 @@ async def results_with(bad: Tool, caplog: pytest.LogCaptureFixture, args: object
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-async def test_a_tool_that_fails_to_prepare_a_call_harms_that_call_alone(
+async def test_tool_that_fails_to_prepare_call_harms_that_call_alone(
     raised: BaseException, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = await results_with(Own("bad", prepared=raised), caplog)
@@ -105,12 +105,12 @@ async def test_a_validator_that_fails_harms_that_call_alone(caplog: pytest.LogCa
     assert results == [prompts.calls.tool_failed_to_prepare("bad", "1"), "good ran"]
 
 
-async def test_a_tool_that_never_ends_to_prepare_a_call_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tool_that_never_ends_to_prepare_call_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     results = await results_with(Own("bad", prepared=None, timeout_s=0.01), caplog)
     assert results == [prompts.calls.tool_failed_to_prepare("bad", "it took longer than 0.01 seconds"), "good ran"]
 
 
-async def test_a_validator_of_large_arguments_that_never_returns_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_validator_of_large_arguments_that_never_returns_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     released = threading.Event()
 
     def hangs(text: str) -> str:
@@ -126,15 +126,13 @@ async def test_a_validator_of_large_arguments_that_never_returns_is_given_up(cap
 
 
 @pytest.mark.parametrize("prepared", ["{}", b"[]", b'{"a":', 1])
-async def test_what_is_not_an_object_does_not_get_into_the_log(
-    prepared: object, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_non_object_does_not_get_into_the_log(prepared: object, caplog: pytest.LogCaptureFixture) -> None:
     failed, good = await results_with(Own("bad", prepared=prepared), caplog)
     assert failed.startswith("Not executed: bad failed while its arguments were checked: ")
     assert good == "good ran"
 
 
-async def test_a_call_runs_with_the_arguments_of_the_code_that_it_was_asked_with() -> None:
+async def test_call_runs_with_the_arguments_that_its_code_was_given() -> None:
     """The turn completes while the server stops; the next process has a tool that prepares other arguments."""
     scripts: dict[str, Any] = {"m": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "done"}]}}
     disk, asked, answered = MemoryDisk(), asyncio.Event(), asyncio.Event()

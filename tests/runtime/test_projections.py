@@ -35,8 +35,8 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, decode_content
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.reads.calls import entries
 from weftline.store import open_store
 from weftline.store.base import LogReader, Store
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -240,7 +240,7 @@ def on_sqlite(folder: Path) -> Callable[[], Store]:
 
 @pytest.mark.requirement("run.log.projections")
 @pytest.mark.parametrize("opening", [in_memory, on_sqlite], ids=["memory", "sqlite"])
-async def test_what_is_stored_besides_the_logs_is_what_the_logs_say_after_every_commit(
+async def test_stored_records_match_the_logs_after_every_commit(
     opening: Callable[[Path], Callable[[], Store]], tmp_path: Path
 ) -> None:
     open_again = opening(tmp_path)

@@ -74,7 +74,7 @@ async def failed(
 
 
 @pytest.mark.requirement("run.end.public_error")
-async def test_clients_read_a_plain_text_which_an_operator_can_replace_and_the_log_keeps_the_rest() -> None:
+async def test_clients_read_a_replaceable_plain_text() -> None:
     ours = {"unknown": "Please call us.", "auth": "Not your fault.", "worker_error": "Try again."}
     error, body = await failed("breaks", {})
     assert (error, body.full) == ("The model call failed unexpectedly.", "")

@@ -57,7 +57,7 @@ def is_ready(engine: EmbeddedEngine) -> bool:
     return True
 
 
-async def test_an_engine_is_ready_once_recovery_has_begun_and_before_it_is_over() -> None:
+async def test_engine_is_ready_once_recovery_has_begun() -> None:
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")

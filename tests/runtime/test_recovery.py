@@ -16,8 +16,8 @@ from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, trials
-from weftline.runtime.fleet import due_runs, fleet, loader
-from weftline.runtime.waiting import wait_while_running
+from weftline.runtime.fleet import fleet, timers
+from weftline.runtime.tasks import wait_while_running
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads
@@ -63,7 +63,7 @@ class Shaky:
         return outcome
 
 
-async def test_a_run_whose_driver_keeps_failing_is_given_up_though_its_model_streams() -> None:
+async def test_run_with_a_failing_driver_is_given_up_while_streaming() -> None:
     it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"look": look}, carry_out=Shaky(always=True))
     async with it:
         space = await it.workspace("acme")
@@ -75,9 +75,7 @@ async def test_a_run_whose_driver_keeps_failing_is_given_up_though_its_model_str
 
 @pytest.mark.requirement("run.crash.poison")
 @pytest.mark.parametrize("most", [recovery.MAX_RECOVERIES, 1])
-async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others_go_on(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_run_is_retried_while_others_continue(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times, or as the setting says. The process has died as often as possible with one run, which a last death
     is held against; another one was under way, too, and a third one's driver fails."""
     monkeypatch.setattr(trials, "TRIAL_S", 0.001)
@@ -133,7 +131,7 @@ async def test_driver_errors_with_progress_in_between_end_nothing() -> None:
         assert heads[-1].status == "succeeded"
 
 
-async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_temporarily_unreadable_store_gives_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.001)
     store = MoodyStore(MemoryDisk())
     it, _ = engine_on(store, SCRIPTS)
@@ -145,8 +143,8 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
         assert store.log.unreadable == 0
 
 
-async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "STORE_RETRY_S", 0.001)
+async def test_run_that_cannot_be_loaded_at_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "STORE_RETRY_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -164,7 +162,7 @@ async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatc
     await dead.stop(drain_s=0)
 
 
-async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_is_ready_before_runs_that_it_recovers_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -185,7 +183,7 @@ async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(mon
     await dead.stop(drain_s=0)
 
 
-async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
+async def test_run_cancelled_during_promotion_is_no_longer_due() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
@@ -206,7 +204,7 @@ async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -
         assert (row.status, row.due_at) == ("cancelled", None)
 
 
-async def test_a_timer_that_rings_while_due_runs_are_read_is_not_lost() -> None:
+async def test_timer_ringing_during_a_read_of_due_runs_is_kept() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
@@ -230,7 +228,7 @@ async def test_a_timer_that_rings_while_due_runs_are_read_is_not_lost() -> None:
         assert (await ended(it, run_id, space)).status == "succeeded"
 
 
-async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() -> None:
+async def test_writes_queued_on_a_full_disk_survive_a_stop() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     began, released = asyncio.Event(), asyncio.Event()
@@ -254,7 +252,7 @@ async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() ->
     assert "call.closed" in [item.kind for item in run.items]
 
 
-async def test_a_stop_waits_for_a_store_that_is_slow_but_accepts_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stop_waits_for_store_that_is_slow_but_accepts_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)  # as if the loop had stood still for longer than that
     disk = MemoryDisk()
     store = MoodyStore(disk)
@@ -275,7 +273,7 @@ async def test_a_stop_waits_for_a_store_that_is_slow_but_accepts_writes(monkeypa
     assert "turn.completed" in [item.kind for item in run.items]
 
 
-async def test_a_store_that_refuses_holds_up_a_stop_for_a_last_try_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_that_refuses_holds_up_stop_for_last_try_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     disk = MemoryDisk()
     store = MoodyStore(disk)
@@ -289,7 +287,7 @@ async def test_a_store_that_refuses_holds_up_a_stop_for_a_last_try_only(monkeypa
     assert "attempt.failed" not in [item.kind for item in run.items]
 
 
-async def test_time_during_which_the_loop_stood_still_is_not_taken_from_those_who_finish() -> None:
+async def test_stalled_loop_time_is_not_charged_to_finishers() -> None:
     loop = asyncio.get_running_loop()
     ahead_s, real = 0.0, loop.time
     answered = asyncio.Event()
@@ -314,7 +312,7 @@ async def test_time_during_which_the_loop_stood_still_is_not_taken_from_those_wh
         loop.time = real
 
 
-async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killer_is_given_up_with_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
@@ -338,7 +336,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
     await dead.stop(drain_s=0)
 
 
-async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resumed_suspect_is_on_trial_before_it_is_driven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
@@ -368,7 +366,7 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
         assert noted == [[key]]
 
 
-async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gone() -> None:
+async def test_repeated_create_finds_its_run_without_tool_and_model() -> None:
     disk = MemoryDisk()
     once = IdempotencyKey("runs", "k", b"digest")
     asked = plan("hello", ServerRef("look"))
@@ -387,7 +385,7 @@ async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gon
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_runs, "_PAGE", 2)
+    monkeypatch.setattr(timers, "_PAGE", 2)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")
@@ -406,7 +404,7 @@ async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest
         assert store.log.timers_asked == asked  # nobody looks again and again at what nobody here can move
 
 
-async def test_a_resume_that_arrives_as_the_driver_leaves_a_server_that_stops_is_carried_out_by_the_next() -> None:
+async def test_resume_during_a_stop_is_executed_by_the_next_process() -> None:
     disk = MemoryDisk()
     late: list[asyncio.Task[Any]] = []
 
@@ -447,7 +445,7 @@ def _newer_entry(run: MemoryRun) -> None:
 
 
 @pytest.mark.parametrize("change", [_newer_rules, _newer_entry])
-async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
+async def test_run_that_this_version_cannot_load_is_not_on_trial(
     change: Callable[[MemoryRun], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = MemoryDisk()
@@ -483,7 +481,7 @@ class LateNotes(MoodyStore):
         self.log.begin_trial = later
 
 
-async def test_a_run_that_comes_back_is_not_driven_before_its_row_says_that_it_is_on_trial(
+async def test_returning_run_is_not_driven_before_its_trial_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk, starts = MemoryDisk(), list[int]()
@@ -525,7 +523,7 @@ async def test_a_run_that_comes_back_is_not_driven_before_its_row_says_that_it_i
     await dead.stop(drain_s=0)
 
 
-async def test_a_run_that_cannot_be_read_keeps_no_other_from_being_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_run_does_not_keep_others_from_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged page of the file, say. It is tried again beside the others."""
     monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.01)
     disk = MemoryDisk()
@@ -544,7 +542,7 @@ async def test_a_run_that_cannot_be_read_keeps_no_other_from_being_recovered(mon
         assert (await ended(it, run_ids[0], space)).status == "succeeded"
 
 
-async def test_a_run_of_an_ended_thread_that_cannot_be_read_does_not_keep_the_server_from_starting(
+async def test_unreadable_run_of_an_ended_thread_does_not_block_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = MemoryDisk()

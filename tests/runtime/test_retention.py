@@ -50,7 +50,7 @@ async def pay() -> str:
 
 
 @pytest.mark.requirement("run.log.retention")
-async def test_only_the_entries_of_what_ended_long_ago_are_removed_and_only_on_request() -> None:
+async def test_only_old_ended_runs_are_trimmed_and_on_request() -> None:
     disk, clock = MemoryDisk(), Clock()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS, tools={"wait": wait, "pay": pay}, clock=clock)
@@ -102,7 +102,7 @@ def kinds(disk: MemoryDisk, key: int) -> list[str]:
     return [item.kind for item in disk.runs[key].items]
 
 
-async def test_a_run_whose_entries_were_removed_is_not_taken_for_damaged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_run_whose_entries_were_removed_is_not_taken_for_damaged(caplog: pytest.LogCaptureFixture) -> None:
     it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS)
     async with it:
         space = await it.workspace("acme")

@@ -123,7 +123,7 @@ async def test_a_drain_waits_for_every_call_that_has_begun() -> None:
     await stopping
 
 
-async def test_a_call_in_a_thread_goes_on_when_the_driver_fails_and_its_result_counts() -> None:
+async def test_call_in_a_thread_counts_although_its_driver_fails() -> None:
     starts: list[int] = []
     done, fails = threading.Event(), FailsOnce()
 
@@ -148,7 +148,7 @@ async def test_a_call_in_a_thread_goes_on_when_the_driver_fails_and_its_result_c
     assert (starts, closed) == ([0], ["returned", "returned"])
 
 
-async def test_a_call_that_goes_on_for_long_when_the_driver_fails_ends_before_it_is_made_again(
+async def test_long_call_ends_before_it_is_repeated_after_driver_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work, fails = Work(), FailsOnce()
@@ -171,7 +171,7 @@ async def test_a_call_that_goes_on_for_long_when_the_driver_fails_ends_before_it
     assert (work.at_once, work.cleaned) == (1, [0, 0])
 
 
-async def test_a_run_that_lost_a_write_is_not_loaded_before_its_calls_have_ended() -> None:
+async def test_run_with_a_lost_write_reloads_after_its_calls_end() -> None:
     work, store = Work(), MoodyStore(MemoryDisk())
     it, _ = engine_on(store, SCRIPTS, tools={"work": work.tool, "other": other})
     refs = (ServerRef("work"), ServerRef("other"), LocalRef("ask"))
@@ -195,7 +195,7 @@ async def test_a_run_that_lost_a_write_is_not_loaded_before_its_calls_have_ended
     assert work.at_once == 1
 
 
-async def test_an_answer_is_looked_at_while_a_call_runs_also_if_no_deadline_was_set() -> None:
+async def test_answer_is_examined_while_a_call_runs() -> None:
     work, steps = Work(), 0
 
     def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
@@ -218,7 +218,7 @@ async def test_an_answer_is_looked_at_while_a_call_runs_also_if_no_deadline_was_
         assert (await ended(it, run_id, space)).status == "succeeded"
 
 
-def test_a_paused_run_that_a_deadline_ends_leaves_nothing_under_way() -> None:
+def test_paused_run_that_deadline_ends_leaves_nothing_under_way() -> None:
     work = Work()
 
     async def scenario() -> None:

@@ -43,7 +43,7 @@ def answer(text: str, *chunks: Chunk) -> Assembler:
         (Usage(), ModelUsage(Usage(input=100, output=2), estimated=True)),
     ],
 )
-def test_what_a_complete_answer_does_not_count_is_estimated(reported: Usage, expected: ModelUsage) -> None:
+def test_uncounted_tokens_of_a_complete_answer_are_estimated(reported: Usage, expected: ModelUsage) -> None:
     assert spent(answer("abcdefgh", UsageUpdate(reported), END), estimate=100) == expected
 
 
@@ -60,7 +60,7 @@ def test_an_answer_without_output_is_no_estimate() -> None:
         ("", 1, ModelUsage(Usage(input=7, output=1))),
     ],
 )
-def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_came(
+def test_interrupted_answer_is_an_estimate_unless_its_report_suffices(
     text: str, output: int, expected: ModelUsage
 ) -> None:
     cut = answer(text, UsageUpdate(Usage(input=7, output=output)))
@@ -68,7 +68,7 @@ def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_
 
 
 @pytest.mark.parametrize("chunks", [(), (END,)], ids=["under way", "complete"])
-def test_a_report_of_a_provider_that_does_not_stop_with_the_server_is_an_estimate(chunks: tuple[Chunk, ...]) -> None:
+def test_unfinished_provider_report_is_an_estimate(chunks: tuple[Chunk, ...]) -> None:
     work = WorkingSet("run_1", RunPlan(messages=()), Conversation([]))
     work.answering = answer("abcdefgh", UsageUpdate(Usage(input=7, output=40)), *chunks)
     heads = [abandoned(CallModel(0, 1), work, estimate=100, goes_on=goes_on).head for goes_on in (True, False)]
@@ -98,7 +98,7 @@ class Stubborn:
 
 
 @pytest.mark.parametrize("how", ["cancel", "stop"])
-def test_the_latest_count_of_a_model_that_does_not_stop_is_an_estimate(how: str) -> None:
+def test_latest_count_of_model_that_does_not_stop_is_estimate(how: str) -> None:
     async def scenario(clock: WallClock) -> None:
         disk, model, models = MemoryDisk(), Stubborn(), Catalog()
         models.add(model)

@@ -14,7 +14,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing.store.chain import read_log
 
 
-async def test_every_run_is_stored_with_its_own_limits_as_if_they_were_encoded_each_time() -> None:
+async def test_runs_are_stored_with_their_own_limits() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = engine_on(store, {"hello": {"turns": [{"text": "Hi."}]}})
     usual, few = Limits(), Limits(max_tool_turns=2, tool_budgets={"look": 1})

@@ -59,7 +59,7 @@ def size_of(path: Path) -> int:
 
 
 @pytest.mark.requirement("run.cost.stored_once")
-async def test_a_message_and_a_result_of_100_requests_and_a_fork_are_stored_once(tmp_path: Path) -> None:
+async def test_repeated_message_and_result_are_stored_once(tmp_path: Path) -> None:
     asks = [calls("fetch"), *[calls("look", page=page) for page in range(98)], "Seen."]
     agent: Agent[Any, Any] = Agent(
         ScriptedModel(asks),
@@ -86,7 +86,7 @@ async def test_a_message_and_a_result_of_100_requests_and_a_fork_are_stored_once
 
 
 @pytest.mark.requirement("run.cost.stored_once")
-async def test_what_is_handed_to_a_child_run_and_comes_back_is_stored_once(tmp_path: Path) -> None:
+async def test_content_handed_to_a_child_is_stored_once(tmp_path: Path) -> None:
     helper = Agent(ScriptedModel([calls("fetch"), ANSWER]), name="helper", tools=[fetch])
     model = ScriptedModel([calls("helper", task=TASK), "Done."])
     agent: Agent[Any, Any] = Agent(model, name="boss", tools=[helper.as_tool("Helps.")])
@@ -112,7 +112,7 @@ async def test_a_request_that_repeats_a_message_adds_next_to_nothing(tmp_path: P
     assert MB < await grows_by(tmp_path / "store", work) < MB * (1 + OVERHEAD) + 10 * 8_000
 
 
-async def test_a_conversation_that_a_client_sends_again_with_every_run_is_stored_once(tmp_path: Path) -> None:
+async def test_conversation_that_a_client_resends_is_stored_once(tmp_path: Path) -> None:
     """Although none of its messages is long: lists that begin alike share what they begin with."""
     texts = [MESSAGE[at : at + 4_096] for at in range(0, MB // 2, 4_096)]
     agent: Agent[Any, Any] = Agent(ScriptedModel(["Yes."]), name="agent")

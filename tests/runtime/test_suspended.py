@@ -85,9 +85,7 @@ def test_a_client_gets_a_grace_after_the_machine_was_suspended(
 @pytest.mark.parametrize("client_timeout_s", [300, 5], ids=["not overdue", "overdue"])
 @pytest.mark.parametrize("budget_s", [2, 15])
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_time_budget_does_not_wait_for_the_grace_of_a_client(
-    client_timeout_s: int, budget_s: int, restarted: bool
-) -> None:
+def test_time_budget_does_not_wait_for_grace_of_client(client_timeout_s: int, budget_s: int, restarted: bool) -> None:
     """Its tool is at work beside the client's call, so its clock is running."""
 
     async def scenario() -> None:
@@ -122,9 +120,7 @@ def test_a_time_budget_does_not_wait_for_the_grace_of_a_client(
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_deadlines_and_retries_are_on_time_although_the_clock_is_set_back(
-    when: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deadlines_and_retries_are_on_time_despite_clock_changes(when: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -156,7 +152,7 @@ def steady(wall: WallClock, loop: VirtualLoop) -> SteadyClock:
     return SteadyClock(lambda: wall.now_us() * 1000, monotonic=lambda: int(loop.now_s * 1_000_000_000))
 
 
-def test_a_deadline_is_not_late_by_the_time_between_its_start_and_the_look_that_finds_the_clock_set_back() -> None:
+def test_deadline_accounts_for_time_before_a_clock_reset_is_noticed() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -177,7 +173,7 @@ def test_a_deadline_is_not_late_by_the_time_between_its_start_and_the_look_that_
 
 
 @pytest.mark.parametrize(("back_s", "warnings"), [(0, 0), (3, 0), (3600, 1)])
-def test_a_start_with_a_clock_that_was_set_back_is_reported_once_with_how_far(
+def test_start_with_a_clock_set_back_is_reported_once(
     back_s: int, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -216,7 +212,7 @@ def test_a_clock_that_is_set_right_again_is_followed_again() -> None:
     assert clock.now_us() == system == 10_045 * SECOND
 
 
-def test_a_clock_that_is_set_nearly_right_again_does_not_jump_ahead() -> None:
+def test_clock_set_nearly_right_does_not_jump() -> None:
     system = elapsed = 10_000 * SECOND
     clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
     assert clock.now_us() == system
@@ -231,7 +227,7 @@ def test_a_clock_that_is_set_nearly_right_again_does_not_jump_ahead() -> None:
     assert clock.now_us() == system == 10_002 * SECOND - 20_000
 
 
-def test_a_clock_that_is_set_forward_and_back_never_goes_back() -> None:
+def test_clock_that_is_set_forward_and_back_never_goes_back() -> None:
     system = elapsed = 10_000 * SECOND
     clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
     assert clock.now_us() == system
@@ -244,7 +240,7 @@ def test_a_clock_that_is_set_forward_and_back_never_goes_back() -> None:
     assert clock.now_us() == 13_602 * SECOND
 
 
-def test_a_clock_that_runs_faster_than_the_monotonic_one_and_is_set_back_never_goes_back() -> None:
+def test_fast_clock_that_is_set_back_never_goes_back() -> None:
     system = elapsed = 10_000 * SECOND
     clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
     assert clock.now_us() == system
@@ -256,7 +252,7 @@ def test_a_clock_that_runs_faster_than_the_monotonic_one_and_is_set_back_never_g
     assert clock.now_us() == latest
 
 
-def test_each_time_that_the_clock_is_set_back_is_reported_however_quickly_it_is_set_right(
+def test_every_clock_change_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     system = elapsed = 10_000 * SECOND
@@ -270,7 +266,7 @@ def test_each_time_that_the_clock_is_set_back_is_reported_however_quickly_it_is_
     assert [line.split("about ")[1][:6] for line in caplog.messages] == ["3600 s"] * 3
 
 
-async def test_an_engine_starts_though_nobody_can_tell_whether_its_clock_is_behind() -> None:
+async def test_engine_starts_although_its_clock_cannot_be_checked() -> None:
     store = MoodyStore(MemoryDisk())
 
     async def unreadable() -> int:

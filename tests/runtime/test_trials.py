@@ -17,8 +17,7 @@ from weftline.messages import Message
 from weftline.plan import RunPlan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
-from weftline.runtime.fleet.idle_runs import KEEP_S
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import KEEP_S, WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
 from weftline.store.memory import MemoryDisk
@@ -140,9 +139,7 @@ def has_survived(run: MemoryRun) -> bool:
 
 @pytest.mark.requirement("run.crash.poison")
 @pytest.mark.parametrize("slow", [SlowToOpen, SlowToWatch])
-def test_the_time_of_a_trial_counts_from_when_the_run_is_back_at_work(
-    slow: type[Slow], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trial_time_counts_from_the_return_to_work(slow: type[Slow], monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a killer survives its trial before it has done anything, and kills while an innocent is on trial."""
 
     async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
@@ -158,9 +155,7 @@ def test_the_time_of_a_trial_counts_from_when_the_run_is_back_at_work(
 
 
 @pytest.mark.parametrize("slow", [SlowToOpen, SlowToWatch])
-def test_a_run_that_never_gets_back_to_work_does_not_keep_the_suspects_waiting(
-    slow: type[Slow], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_never_returning_to_work_does_not_delay_suspects(slow: type[Slow], monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
         await asyncio.sleep(TRIAL_S * (MAX_READYING + 1) + 0.1)
         assert has_survived(run)
@@ -168,7 +163,7 @@ def test_a_run_that_never_gets_back_to_work_does_not_keep_the_suspects_waiting(
     recovered(slow, scenario, monkeypatch)
 
 
-def test_a_run_is_back_at_work_although_its_watchers_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_back_at_work_although_watchers_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
         await asyncio.sleep(1)
         await it.steer(run.row.key, "Hurry.")
@@ -183,7 +178,7 @@ def test_a_run_is_back_at_work_although_its_watchers_are_called_again(monkeypatc
 
 
 @pytest.mark.requirement("run.crash.poison")
-def test_a_run_that_has_nothing_more_to_do_after_its_trial_is_not_charged_with_a_later_death(
+def test_run_idle_after_its_trial_is_not_charged_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
@@ -198,7 +193,7 @@ def test_a_run_that_has_nothing_more_to_do_after_its_trial_is_not_charged_with_a
 
 
 @pytest.mark.requirement("run.crash.poison")
-def test_a_suspect_that_is_paused_during_its_trial_and_resumed_later_is_on_trial_again(
+def test_suspect_paused_during_its_trial_is_tried_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
@@ -251,7 +246,7 @@ def beside_another(
 
 @pytest.mark.requirement("run.crash.poison")
 @pytest.mark.parametrize(("model", "moves_s"), [("moves", 2), ("moves after its trial", 4)])
-def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_one_has_moved(
+def test_run_alone_at_death_waits_for_another_that_moved(
     model: str, moves_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one may yet kill the process: it must have had its time before the first is on trial alone."""
@@ -270,7 +265,7 @@ def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_on
 
 
 @pytest.mark.requirement("run.crash.poison")
-def test_a_run_that_was_alone_when_the_process_died_waits_longer_for_another_one_that_got_to_work_late(
+def test_run_alone_at_death_waits_for_another_starting_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(suspect: MemoryRun, other: MemoryRun) -> None:
@@ -285,7 +280,7 @@ def test_a_run_that_was_alone_when_the_process_died_waits_longer_for_another_one
 
 
 @pytest.mark.requirement("run.crash.poison")
-def test_a_suspect_that_waits_for_a_free_slot_has_not_survived_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspect_waiting_for_a_slot_has_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
 
     async def play() -> None:

@@ -35,7 +35,7 @@ SCRIPTS: dict[str, Any] = {
 
 
 @pytest.mark.requirement("run.effect.write_ahead")
-async def test_a_call_is_durable_and_can_be_read_before_its_tool_begins_and_not_begun_otherwise() -> None:
+async def test_call_is_durable_before_its_tool_begins() -> None:
     store = MoodyStore(MemoryDisk())
     seen: list[tuple[LoggedCall, ToolContext]] = []
     engines: list[EmbeddedEngine] = []
@@ -111,7 +111,7 @@ async def test_the_digest_is_that_of_the_canonical_arguments_that_run() -> None:
 
 
 @pytest.mark.parametrize("limited", [True, False])
-async def test_a_model_is_asked_under_a_budget_once_its_cost_is_reserved_for_good(limited: bool) -> None:
+async def test_model_is_asked_once_its_cost_is_reserved(limited: bool) -> None:
     store = MoodyStore(MemoryDisk())
     engine, provider = engine_on(store, {"hello": {"turns": [{"text": "hello"}]}})
     async with engine:

@@ -110,7 +110,7 @@ async def test_keys_with_half_a_character_do_not_become_one(sandbox: Sandbox) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what state a process is in")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(sent: signal.Signals) -> None:
+async def test_process_that_was_ended_or_stopped_is_not_used(sent: signal.Signals) -> None:
     pool = Pool(
         lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), readable=()), warm=0, isolation="off"
     )
@@ -230,7 +230,7 @@ async def test_a_log_of_something_enormous_is_a_short_text(sandbox: Sandbox, lan
     assert result.logs[0].args == ("a list of 2", "2" if language == "javascript" else "an integer that is too long")
 
 
-async def test_what_monty_reads_otherwise_is_refused_by_name(sandbox: Sandbox) -> None:
+async def test_code_that_monty_reads_differently_is_refused_by_name(sandbox: Sandbox) -> None:
     for source, message in (
         ("default = {'\\ud800': 1, '\\ud801': 2}", "Monty does not support unpaired surrogates"),
         (f"default = {'-' * 100_000}1", "the code is too long, or nested too deeply"),
@@ -254,7 +254,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("language", PLACES)
-async def test_the_failure_of_a_host_function_has_the_place_of_its_call(sandbox: Sandbox, language: str) -> None:
+async def test_failure_of_host_function_has_place_of_its_call(sandbox: Sandbox, language: str) -> None:
     def f(n: int) -> int:
         if n < 0:
             raise ValueError("too little")
@@ -269,7 +269,7 @@ async def test_the_failure_of_a_host_function_has_the_place_of_its_call(sandbox:
     )
 
 
-async def test_an_import_of_a_source_phase_does_not_crash_the_engine(sandbox: Sandbox) -> None:
+async def test_import_of_source_phase_does_not_crash_engine(sandbox: Sandbox) -> None:
     modules = {"./a.js": "export const a = 1", "./b.js": "import source a from './a.js'"}
     result = await sandbox.run_code("import source a from './a.js'\nexport default 1", modules=modules)
     assert (result.status, result.error and result.error.specifier) == ("link_error", "./a.js")
@@ -277,7 +277,7 @@ async def test_an_import_of_a_source_phase_does_not_crash_the_engine(sandbox: Sa
     assert (await sandbox.run_code(late, modules=modules)).result == "TypeError"
 
 
-async def test_imports_of_one_module_at_the_same_time_do_not_disturb_each_other(sandbox: Sandbox) -> None:
+async def test_simultaneous_imports_of_a_module_do_not_interfere(sandbox: Sandbox) -> None:
     modules = {"./a.js": "import './b.js'; export const a = 1", "./b.js": "export const b = 2", "./c.js": "import 'no'"}
     source = """
 const all = await Promise.allSettled(["./a.js", "./b.js", "./c.js", "./a.js", "./c.js"].map((path) => import(path)));

@@ -47,7 +47,7 @@ async def test_there_is_no_timeout_to_pass() -> None:
             sandbox.run_code("", timeout_s=1)  # pyright: ignore
 
 
-async def test_the_cap_does_not_run_while_code_waits_for_its_turn() -> None:
+async def test_cap_does_not_run_while_code_waits_for_its_turn() -> None:
     engine = StandIn()
     async with Sandbox(engines=[engine], max_running=1, safety_cap_s=0.05) as sandbox:
         first, second = sandbox.run_code("1"), sandbox.run_code("2")
@@ -155,7 +155,7 @@ async def test_isolation_that_is_required_and_not_there_refuses_the_code(
         {"report": cancelled},
     ],
 )
-async def test_what_cannot_be_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+async def test_impossible_argument_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
     async with Sandbox(engines=[StandIn()]) as sandbox:
         with pytest.raises(ValueError):
             sandbox.run_code(**{"source": "", **given})  # pyright: ignore
@@ -181,7 +181,7 @@ def test_a_sandbox_that_cannot_be_is_refused(given: Mapping[str, float]) -> None
 @pytest.mark.parametrize(
     "given", [{"globals": {"__weftline_x": 1}}, {"imports": {"a": {"__weftline_x": 1}}}, {"globals": {"console": 1}}]
 )
-async def test_what_python_cannot_be_handed_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+async def test_value_python_cannot_receive_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
     async with Sandbox() as sandbox:
         with pytest.raises(ValueError):
             sandbox.run_code("default = 1", language="python", **given)  # pyright: ignore
@@ -207,7 +207,7 @@ def test_a_flood_of_reports_ends_the_code() -> None:
         host.report("one more")
 
 
-async def test_what_comes_after_the_end_has_no_effect() -> None:
+async def test_input_after_the_end_has_no_effect() -> None:
     called: list[object] = []
     host = served([HostFunction(0, called.append)])
     host.closed = True
@@ -260,7 +260,7 @@ async def test_a_sink_that_fails_does_not_harm_the_code(caplog: pytest.LogCaptur
     assert "report callback" in caplog.text
 
 
-async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_that_ignores_cancellation_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "CALLS_END_S", 0.01)
     called, let, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -283,7 +283,7 @@ async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monk
             await ended.wait()
 
 
-async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all(
+async def test_code_runs_without_broken_bubblewrap_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", logger="weftline.sandbox")
@@ -362,7 +362,7 @@ async def test_every_call_is_answered_whatever_its_function_does(language: str) 
 @pytest.mark.parametrize(
     ("language", "source"), [("javascript", "f(1); export default 1"), ("python", "f(1)\ndefault = 1")]
 )
-async def test_the_result_names_the_calls_that_were_open_at_the_end(language: str, source: str) -> None:
+async def test_result_names_calls_that_were_open_at_end(language: str, source: str) -> None:
     async def never(n: int) -> None:
         await asyncio.Event().wait()
 
@@ -371,7 +371,7 @@ async def test_the_result_names_the_calls_that_were_open_at_the_end(language: st
     assert (result.result, result.open_calls) == (1, (1,))
 
 
-async def test_integers_that_are_too_long_are_refused_at_the_call_with_their_path() -> None:
+async def test_integers_that_are_too_long_are_refused_with_path() -> None:
     async with Sandbox() as sandbox:
         with pytest.raises(ValueError, match=r"args\[0\]\.n: an integer of more than 4,000 digits"):
             sandbox.run_code("export default 1", args=[{"n": -(10**4000)}])
@@ -423,7 +423,7 @@ def set_subreaper(on: bool) -> None:
 
 
 @pytest.mark.usefixtures("reaper")
-async def test_what_runs_inside_bubblewrap_leaves_no_zombies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_inside_bubblewrap_leave_no_zombies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one that makes no namespaces: a parent of its own name, as bubblewrap is."""
     wrapper = tmp_path / "bwrap"
     wrapper.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\n"$@"\nexit $?\n')

@@ -101,6 +101,7 @@ SCRIPTS: dict[str, Any] = {
     "plan": {"turns": [calls(local("present_plan", plan="1. Go.")), {"text": "heard {{tool_results.0}}"}]},
     # Client tools.
     "lookup": {"turns": [calls(LOOKUP), {"text": "found {{tool_results.0}}"}]},
+    "lookup_files": {"turns": [calls(LOOKUP), {"text": "{{tool_results.0}}: {{attachments}}"}]},
     "lookup_size": {"turns": [calls(LOOKUP), {"text": "{{len_tool_results.0}}"}]},
     "three": {
         "turns": [

@@ -53,7 +53,7 @@ async def test_another_workspaces_path_names_the_right_one(api: Api, other_api: 
             assert other_api.slug not in body["hint"]
 
 
-async def test_a_request_that_fails_several_checks_is_answered_by_the_first(api: Api, other_api: Api) -> None:
+async def test_request_that_fails_several_checks_is_answered_by_first(api: Api, other_api: Api) -> None:
     path = f"/api/v1/workspaces/{other_api.slug}/agent-runs"
     check_error(await api.post(path, data=b"{", key=None), 401, "unauthorized")
     check_error(await api.post(path, data=b"{", key="wrong"), 401, "unauthorized")
@@ -62,7 +62,7 @@ async def test_a_request_that_fails_several_checks_is_answered_by_the_first(api:
 
 
 @pytest.mark.requirement("wire.auth.isolation")
-async def test_runs_and_sessions_of_another_workspace_look_as_if_they_did_not_exist(api: Api, other_api: Api) -> None:
+async def test_foreign_runs_and_sessions_look_nonexistent(api: Api, other_api: Api) -> None:
     theirs, their_session = await other_api.start("stuck"), await other_api.session("hello")
     message = {"prompt": "hi"}
     result = {"toolUseId": "call_0_0", "result": "x"}
@@ -90,7 +90,7 @@ async def test_runs_and_sessions_of_another_workspace_look_as_if_they_did_not_ex
 @pytest.mark.parametrize(
     "run", ["x", "run_", "run_zz", "ses_1aabbccddeeff", "run_" + "f" * 40, "run_%0a", "run_-1aabbccddeeff"]
 )
-async def test_what_is_no_run_id_is_an_unknown_run(api: Api, run: str) -> None:
+async def test_invalid_run_id_is_an_unknown_run(api: Api, run: str) -> None:
     check_error(await api.get(f"agent-runs/{run}"), 404, "not_found")
 
 

@@ -85,7 +85,7 @@ async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
 
 
 @pytest.mark.requirement("run.confirm.denied")
-async def test_a_denied_call_is_not_carried_out_and_the_model_reads_why(api: Api) -> None:
+async def test_denied_call_is_not_carried_out_and_model_reads_why(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
         assert (await answer(api, run, asked["awaitId"], NO)).json["outcome"] == "denied"
         frames = await stream.rest()
@@ -126,7 +126,7 @@ async def test_questions_and_plans_are_answered(api: Api, script: str, said: Jso
 
 
 @pytest.mark.requirement("run.await.http", "run.await.answer_checked")
-async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still_waits(api: Api) -> None:
+async def test_unfitting_answer_is_refused_and_the_run_waits(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
         id = asked["awaitId"]
 
@@ -163,7 +163,7 @@ async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still
     check_error(await answer(api, run, "await_9_9", YES), 409, "run_terminal")
 
 
-async def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(api: Api) -> None:
+async def test_unknown_option_is_refused_with_the_known_ones(api: Api) -> None:
     async with asking(api, "ask") as (run, (asked,), _):
         for value in ("green", "", None, ["red"], {"a": 1}):
             said = {"outcome": "answered", "value": value}
@@ -178,7 +178,7 @@ async def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(
 
 
 @pytest.mark.requirement("run.await.once")
-async def test_of_three_answers_that_race_one_counts_and_the_others_are_told_whose(api: Api, second_key: str) -> None:
+async def test_one_of_three_racing_answers_counts(api: Api, second_key: str) -> None:
     async with asking(api) as (run, (asked,), stream):
         replies = await asyncio.gather(
             answer(api, run, asked["awaitId"], YES),
@@ -210,7 +210,7 @@ async def test_the_same_request_may_come_again_and_another_may_not(api: Api, sec
     assert (await answer(api, run, asked["awaitId"], YES, headers=once)).json == first.json
 
 
-async def test_several_awaits_are_open_at_once_and_listed_by_pages_and_filters(api: Api) -> None:
+async def test_several_open_awaits_are_listed_by_pages_and_filters(api: Api) -> None:
     async with asking(api, "pay_two", count=2) as (run, asked, stream), asking(api, "ask") as (other, (question,), _):
         ids = [one["awaitId"] for one in asked]
         first = (await api.get("awaits?limit=1")).json
@@ -267,7 +267,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-async def test_a_body_that_is_a_bomb_is_refused_and_the_run_still_waits(api: Api, bomb: bytes) -> None:
+async def test_body_that_is_bomb_is_refused_and_run_still_waits(api: Api, bomb: bytes) -> None:
     script = "ask" if b"answered" in bomb else "pay"
     async with asking(api, script) as (run, (asked,), _):
         reply = await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", data=bomb)
@@ -279,7 +279,7 @@ async def test_a_body_that_is_a_bomb_is_refused_and_the_run_still_waits(api: Api
 
 
 @pytest.mark.requirement("run.pause.request", "run.pause.resume", "run.pause.while_waiting", "run.await.http")
-async def test_a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(api: Api) -> None:
+async def test_paused_run_accepts_an_answer_and_continues_when_resumed(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
         check_error(await api.post(f"agent-runs/{run}/resume"), 409, "not_paused")
         by = await key_id(api)
@@ -314,7 +314,7 @@ async def test_a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(api: 
             check_error(await api.post(f"agent-runs/{run}/{verb}", body), 400, "invalid_request")
 
 
-async def test_a_run_says_how_long_people_have_and_that_somebody_else_has_to_approve(api: Api) -> None:
+async def test_run_says_how_long_and_which_people_have_to_approve(api: Api) -> None:
     frames = await api.play("pay", tools=TOOLS, awaits={"timeoutMs": 1})
     (closed,) = of_type(frames, "await_closed")
     assert (closed["outcome"], frames[-1].type) == ("expired", "result")

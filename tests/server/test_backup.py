@@ -78,9 +78,7 @@ async def noted(notes: Path, count: int) -> list[str]:
 
 
 @pytest.mark.requirement("run.log.backup")
-async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no_effect(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_restored_store_does_nothing_before_it_is_released(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -143,9 +141,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
 
 
 @pytest.mark.requirement("run.log.backup")
-async def test_a_backup_is_one_moment_of_a_store_that_is_being_written(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_backup_is_one_moment_of_store_that_is_being_written(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         api = Api(http, server.url, "acme", server.create_key())
         runs = [await api.start("stream") for _ in range(10)]
@@ -190,7 +186,7 @@ async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> No
     assert (other / KEY_FILE).read_bytes() == (db / KEY_FILE).read_bytes()
 
 
-async def test_a_copy_that_was_cut_off_is_known_as_one_and_removed_by_the_next(tmp_path: Path) -> None:
+async def test_interrupted_copy_is_recognized_and_removed_by_the_next(tmp_path: Path) -> None:
     store, backups = tmp_path / "store", tmp_path / "backups"
     await open_store(store).close()
     backups.mkdir()
@@ -246,7 +242,7 @@ async def test_no_empty_store_takes_the_place_of_a_killed_restore(tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
-async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(command: str, tmp_path: Path) -> None:
+async def test_copy_neither_overwrites_nor_takes_other_folders(command: str, tmp_path: Path) -> None:
     store, taken = tmp_path / "store", tmp_path / "taken"
     await open_store(store).close()
     taken.mkdir()
@@ -274,7 +270,7 @@ async def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
     assert not (store / "backup").exists()
 
 
-async def test_a_damaged_backup_and_one_of_a_newer_version_are_not_restored(tmp_path: Path) -> None:
+async def test_damaged_backup_and_one_of_newer_version_are_not_restored(tmp_path: Path) -> None:
     store, backup = tmp_path / "store", tmp_path / "backup"
     await open_store(store).close()
     await run("backup", backup, "--db", store)

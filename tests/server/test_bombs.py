@@ -44,7 +44,7 @@ BOMBS: dict[str, Json] = {
 
 @pytest.mark.parametrize("schema", BOMBS.values(), ids=BOMBS)
 @pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents", "tools"])
-async def test_a_schema_that_costs_too_much_is_refused_at_every_door(api: Api, door: str, schema: Json) -> None:
+async def test_schema_that_costs_too_much_is_refused_at_every_door(api: Api, door: str, schema: Json) -> None:
     spec: Json = {"tools": [local_tool(), local_tool("second", parameters=schema)]}
     field = "tools[1].parameters"
     body: Json = {"prompt": "hi", **spec}
@@ -99,7 +99,7 @@ async def test_a_recursive_schema_is_enforced(api: Api) -> None:
 
 
 @pytest.mark.parametrize("script", ["deep_args", "deep_answer"])
-async def test_a_value_that_takes_for_ever_to_check_ends_its_run_and_nobody_elses(api: Api, script: str) -> None:
+async def test_value_that_is_slow_to_check_ends_only_its_run(api: Api, script: str) -> None:
     schema = recursive_union()
     where: dict[str, Any] = (
         {"tools": [local_tool(parameters=schema)]} if script == "deep_args" else {"outputSchema": {"schema": schema}}
@@ -161,7 +161,7 @@ async def test_too_many_of_anything_is_refused_by_name(api: Api, field: str, bod
 
 
 @pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents"])
-async def test_a_body_of_millions_of_values_is_refused_before_they_are_made(api: Api, door: str) -> None:
+async def test_body_of_millions_of_values_is_refused_before_parsing(api: Api, door: str) -> None:
     bomb = b'{"prompt":"x","other":[' + b"[]," * 1_000_000 + b"[]]}"
     refused = check_error(await api.post(door, data=bomb), 400, "invalid_request")
     assert "200,000 JSON values" in refused["message"]
@@ -171,21 +171,21 @@ LONG_NUMBERS = b"[" + b",".join([b"9" * 4_290] * 20) + b"]"
 
 
 @pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents", "tools", "providers"])
-async def test_a_body_of_very_long_numbers_is_refused_before_they_are_made(api: Api, door: str) -> None:
+async def test_body_of_very_long_numbers_is_refused_before_parsing(api: Api, door: str) -> None:
     bomb = b'{"prompt":"x","other":' + LONG_NUMBERS + b"}"
     refused = check_error(await api.post(door, data=bomb), 400, "invalid_request")
     assert refused["message"] == "The body has too many numbers of more than 400 digits."
 
 
 @pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents", "tools", "providers"])
-async def test_a_body_of_numbers_at_the_edge_of_a_double_is_refused_before_they_are_made(api: Api, door: str) -> None:
+async def test_body_of_extreme_numbers_is_refused_before_parsing(api: Api, door: str) -> None:
     """A megabyte of them, 190,000 times `1e300`, stopped the event loop for five seconds."""
     bomb = b'{"prompt":"x","other":[' + b"1e300," * 40_000 + b"1]}"
     refused = check_error(await api.post(door, data=bomb), 400, "invalid_request")
     assert refused["message"] == "The body has more than 1,000 numbers with an exponent of three digits."
 
 
-async def test_long_digits_in_a_text_and_a_few_long_numbers_are_fine(api: Api) -> None:
+async def test_long_digits_in_text_and_few_long_numbers_are_fine(api: Api) -> None:
     digits = "9" * 100_000
     run = await api.start("hello", prompt=digits, other=10**1_000)
     assert (await api.snapshot(run))["spec"]["prompt"] == digits
@@ -196,12 +196,12 @@ async def test_arguments_of_very_long_numbers_end_their_run(api: Api) -> None:
     assert frames[-1].type == "error" and "numbers of more than 400 digits" in frames[-1]["error"]
 
 
-async def test_arguments_of_numbers_at_the_edge_of_a_double_end_their_run(api: Api) -> None:
+async def test_arguments_of_numbers_at_edge_of_double_end_their_run(api: Api) -> None:
     frames = await api.play("edge_numbers", tools=[local_tool()])
     assert frames[-1].type == "error" and "numbers with an exponent of three digits" in frames[-1]["error"]
 
 
-async def test_a_long_text_with_a_million_commas_is_just_a_text(api: Api) -> None:
+async def test_long_text_with_million_commas_is_just_text(api: Api) -> None:
     prompt = 'a, "b" [c] \\' * 400_000
     run = await api.start("hello", prompt=prompt)
     assert (await api.snapshot(run))["spec"]["prompt"] == prompt
@@ -219,7 +219,7 @@ async def test_faults_are_listed_up_to_a_limit_and_then_counted(api: Api) -> Non
     assert refused["message"].endswith("(and 9,997 more)")
 
 
-async def test_a_bomb_in_a_call_to_a_hosted_agent_is_refused(api: Api) -> None:
+async def test_bomb_in_call_to_hosted_agent_is_refused(api: Api) -> None:
     agent = (await api.post("agents", {"name": "helper", "spec": {"modelId": "scripted:hello"}})).json
     parts = (
         b'{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"parts":[' + b"{}," * 500_000 + b"{}]}}}"

@@ -13,7 +13,7 @@ CALLS = {"unit": "calls", "limit": 3}
 
 
 @pytest.mark.requirement("run.tree.report")
-async def test_limit_spent_reserved_and_remaining_are_read_for_every_level_and_unit(api: Api) -> None:
+async def test_budget_amounts_are_read_for_every_level_and_unit(api: Api) -> None:
     agent = (await api.post("agents", {"name": "Greedy", "spec": {"modelId": "scripted:greedy"}})).json["id"]
     session = (await api.post("agent-sessions", {"agentId": agent, "tools": [ECHO]})).json["sessionId"]
     limits = [{"unit": unit, "limit": 10**6, "period": "month"} for unit in ("tokens", "seconds", "calls")]
@@ -46,7 +46,7 @@ async def test_limit_spent_reserved_and_remaining_are_read_for_every_level_and_u
     assert all(limit["setBy"] and limit["setAt"] for one in listed for limit in one["limits"])
 
 
-async def test_what_is_gone_is_not_listed(api: Api) -> None:
+async def test_deleted_file_is_not_listed(api: Api) -> None:
     agent = (await api.post("agents", {"name": "Gone", "spec": {"modelId": "scripted:hello"}})).json["id"]
     session = await api.session("hello")
     run = await api.start("stuck", budget={"calls": 3})
@@ -61,7 +61,7 @@ async def test_what_is_gone_is_not_listed(api: Api) -> None:
 
 
 @pytest.mark.requirement("run.tree.stop")
-async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api) -> None:
+async def test_run_stopped_by_a_limit_says_where_and_how_much(api: Api) -> None:
     limits = [{**CALLS, "period": "day", "onExceeded": "stop"}]
     assert (await api.call("PUT", "budgets", {"level": "workspace", "limits": limits})).status == 200
     frames = await api.play("greedy", tools=[ECHO])
@@ -105,7 +105,7 @@ async def test_a_limit_that_makes_no_sense_is_refused(api: Api, body: dict[str, 
     assert words in error["message"]
 
 
-async def test_what_is_not_there_has_no_budget(api: Api) -> None:
+async def test_missing_subject_has_no_budget(api: Api) -> None:
     missing = (("agent", "nobody"), ("thread", "ses_1abcdefabcdef"), ("run", "run_1abcdefabcdef"))
     for about in [{"level": level, "id": id} for level, id in missing]:
         check_error(await api.call("PUT", "budgets", {**about, "limits": [CALLS]}), 404, "not_found")
@@ -167,7 +167,7 @@ async def test_a_run_asks_whoever_may_raise_its_limit(api: Api) -> None:
     check_error(await api.call("PUT", "budgets", {"level": "run", "id": run, "limits": limits}), 409, "conflict")
 
 
-async def test_a_run_that_asks_before_its_first_turn_is_paused_and_not_queued(api: Api) -> None:
+async def test_run_asking_before_its_first_turn_is_paused(api: Api) -> None:
     run = await api.start("hello", budget={"tokens": 1, "onExceeded": "ask"})
     async with api.stream(run) as stream:
         await stream.until("await_opened")

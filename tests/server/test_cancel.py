@@ -83,7 +83,7 @@ async def test_the_receipt_tells_finished_stopped_and_doubtful_calls_apart(
     assert frames[-1].type == "cancelled" and of_type(frames, "tool_result")[-1]["ok"] is False
 
 
-async def test_a_cancel_right_after_the_create_still_ends_in_one_cancelled_event(api: Api) -> None:
+async def test_cancel_right_after_create_still_ends_in_one_cancelled_event(api: Api) -> None:
     async def race() -> list[str]:
         run = await api.start("stuck")
         await api.cancel(run)

@@ -13,7 +13,7 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 
@@ -53,9 +53,7 @@ async def workspace(http: aiohttp.ClientSession, server: ServerProcess, slug: st
     return Api(http, server.url, slug, key)
 
 
-async def test_a_workspace_queues_runs_up_to_its_cap_and_no_other_one_is_held_up(
-    few: ServerProcess, http: aiohttp.ClientSession
-) -> None:
+async def test_workspace_queues_runs_up_to_its_cap(few: ServerProcess, http: aiohttp.ClientSession) -> None:
     greedy, other = await workspace(http, few, "greedy"), await workspace(http, few, "other")
     once = {"Idempotency-Key": "the first"}
     first = await greedy.post("agent-runs", RUN, headers=once)
@@ -75,9 +73,7 @@ async def test_a_workspace_queues_runs_up_to_its_cap_and_no_other_one_is_held_up
     assert (await greedy.events(runs[5]))[-1].type == "result"
 
 
-async def test_where_few_files_may_be_open_a_workspace_has_fewer_runs_under_way(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_few_open_files_mean_fewer_runs_per_workspace(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=FEW_FILES) as server:
         await logged(server, "only 512 files may be open")
         greedy, other = await workspace(http, server, "greedy"), await workspace(http, server, "other")
@@ -94,9 +90,7 @@ async def test_where_few_files_may_be_open_a_workspace_has_fewer_runs_under_way(
             await stream.until("assistant_delta")
 
 
-async def test_messages_that_wait_for_those_before_them_are_queued_runs_too(
-    few: ServerProcess, http: aiohttp.ClientSession
-) -> None:
+async def test_waiting_messages_are_queued_runs_too(few: ServerProcess, http: aiohttp.ClientSession) -> None:
     api = await workspace(http, few, "talker")
     session = await api.session("stuck")
     runs = [await api.send(session) for _ in range(4)]
@@ -125,9 +119,7 @@ async def test_streams_are_capped_and_a_closed_one_makes_room(few: ServerProcess
             pass  # the server notices in its own time that a client has gone
 
 
-async def test_a_create_that_finds_no_place_for_its_stream_makes_no_run(
-    few: ServerProcess, http: aiohttp.ClientSession
-) -> None:
+async def test_create_without_room_for_its_stream_makes_no_run(few: ServerProcess, http: aiohttp.ClientSession) -> None:
     api = await workspace(http, few, "oneshots")
     events = {"Accept": "text/event-stream"}
     # Refused creates give their places back.

@@ -24,7 +24,7 @@ CARD_TEXT = (
 
 
 @pytest.mark.requirement("wire.tools.input_invalid")
-async def test_arguments_that_do_not_fit_go_back_to_the_model_and_not_to_the_client(api: Api) -> None:
+async def test_unfitting_arguments_return_to_the_model_not_the_client(api: Api) -> None:
     run = await api.start("wrong_args", tools=[local_tool(parameters=PARAMETERS)])
     async with api.stream(run) as stream:
         result = await stream.until("tool_result")
@@ -50,7 +50,7 @@ async def test_a_long_running_tool_says_so_in_its_description(api: Api, given: s
 
 
 @pytest.mark.requirement("wire.tools.a2a_local_call", "wire.tools.passthrough")
-async def test_a_peer_of_the_client_gets_its_whole_card_back_byte_for_byte(api: Api) -> None:
+async def test_client_peer_gets_its_card_back_byte_for_byte(api: Api) -> None:
     data = (
         '{"modelId": "scripted:delegate", "prompt": "go", '
         f'"tools": [{{"kind": "a2a_local", "name": "peer", "agentCard": {CARD_TEXT}}}]}}'
@@ -68,7 +68,7 @@ async def test_a_peer_of_the_client_gets_its_whole_card_back_byte_for_byte(api: 
 
 
 @pytest.mark.requirement("wire.tools.a2a_local_description")
-async def test_a_peers_description_is_its_own_or_made_of_its_card(api: Api) -> None:
+async def test_peers_description_is_its_own_or_made_of_its_card(api: Api) -> None:
     skills = [{"name": f"skill {number}", "description": f"does {number}"} for number in range(15)]
     card: Json = {"name": "Ann", "description": "helps", "skills": skills}
     peer: Json = {"kind": "a2a_local", "name": "peer", "agentCard": card}
@@ -82,7 +82,7 @@ async def test_a_peers_description_is_its_own_or_made_of_its_card(api: Api) -> N
 
 
 @pytest.mark.requirement("wire.tools.mcp_local_call")
-async def test_a_tool_keeps_the_name_that_its_mcp_server_gave_it(api: Api) -> None:
+async def test_tool_keeps_name_that_its_mcp_server_gave_it(api: Api) -> None:
     name = "my-server_fs/get-weather.v2"
     tool: Json = {"kind": "mcp_local", "name": "my-server", "tools": [{"name": name}, {"name": "x" * 128}]}
     run = await api.start("foreign_name", tools=[tool])
@@ -110,9 +110,7 @@ async def test_names_that_some_models_cannot_tell_apart_are_refused(api: Api, na
 
 @pytest.mark.requirement("wire.tools.mcp_local_call", "wire.tools.passthrough")
 @pytest.mark.parametrize("info", ['{"name": "fs", "version": 2.0, "own": [1, {"b": 2, "a": 1}]}', None])
-async def test_a_tool_of_the_clients_mcp_server_is_called_by_the_name_it_was_sent_with(
-    api: Api, info: str | None
-) -> None:
+async def test_client_mcp_tool_is_called_by_its_sent_name(api: Api, info: str | None) -> None:
     entry = '{"name": "files_read", "annotations": {"readOnlyHint": true, "x": 1.0}, "inputSchema": {"type": "object"}}'
     server_info = "" if info is None else f', "serverInfo": {info}'
     data = (

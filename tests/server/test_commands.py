@@ -91,7 +91,7 @@ def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path, mon
         check_refusal(arguments, done.code, done.out, done.err, says)
 
 
-async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_path: Path) -> None:
+async def test_taken_port_is_named_and_the_store_untouched(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         await refused("serve", "--port", port, "--db", "s", cwd=tmp_path, says=(f"127.0.0.1:{port}", "in use"))
@@ -111,9 +111,7 @@ async def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path) -
 
 
 @pytest.mark.requirement("run.engine.one_owner")
-async def test_a_second_server_on_a_live_store_is_refused_and_names_the_owner(
-    server: ServerProcess, tmp_path: Path
-) -> None:
+async def test_second_server_on_live_store_is_refused_and_names_owner(server: ServerProcess, tmp_path: Path) -> None:
     await refused("serve", "--port", "0", "--db", str(server.db), cwd=tmp_path, says=(str(server.pid),))
 
 
@@ -133,7 +131,7 @@ async def test_wrong_usage_is_told_with_the_way_to_help(arguments: tuple[str, ..
     assert code == 2 and out == "" and "Try 'weftline" in err and "Traceback" not in err
 
 
-async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tmp_path: Path) -> None:
+async def test_help_names_every_command_and_key_creation_prints_key_alone(tmp_path: Path) -> None:
     code, out, _ = await weftline("--help", cwd=tmp_path)
     assert code == 0 and out.startswith("Usage: weftline ") and "serve" in out and "keys" in out
     await open_store(tmp_path / "weftline-data").close()
@@ -171,7 +169,7 @@ LOOKING = [
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_no_command_but_serve_makes_a_store_at_a_wrong_path(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_command_but_serve_makes_store_at_wrong_path(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
         done = commands.weftline(*command, "--db", str(tmp_path / name))
@@ -221,7 +219,7 @@ def all_commands(command: click.Command) -> Iterator[click.Command]:
         yield command
 
 
-async def test_tools_list_shows_what_the_running_server_has_loaded_and_what_is_stored(
+async def test_tools_list_shows_loaded_and_stored_tools(
     server: ServerProcess, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = (await api.post("tools", {"name": "weather", "url": "https://weather.example"})).json["id"]

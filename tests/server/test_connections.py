@@ -96,7 +96,7 @@ async def healthy(server: ServerProcess) -> None:
     ],
     ids=["many headers", "one endless header", "an endless path", "all at once", "line breaks"],
 )
-async def test_a_head_over_its_limit_is_refused_before_it_is_whole(
+async def test_head_over_its_limit_is_refused_before_it_is_whole(
     strict: ServerProcess, data: bytes, more: bytes
 ) -> None:
     got = await exchange(strict, data, more=more)
@@ -139,9 +139,7 @@ async def test_a_head_that_is_not_finished_in_time_is_refused(strict: ServerProc
         (b"Bad\x00Header: x\r\n\r\n", 400),
     ],
 )
-async def test_a_page_can_read_why_it_was_refused_before_there_was_a_request(
-    strict: ServerProcess, data: bytes, status: int
-) -> None:
+async def test_page_can_read_why_it_was_refused_early(strict: ServerProcess, data: bytes, status: int) -> None:
     head = b"POST /api/v1/workspaces/acme/agent-runs HTTP/1.1\r\nHost: x\r\nOrigin: %b\r\nAccept: */*\r\n"
     if b"Length" in data:
         data = b"Authorization: Bearer %b\r\n" % (await asyncio.to_thread(new_key, strict)).encode() + data
@@ -157,7 +155,7 @@ async def test_a_connection_without_a_request_is_closed(strict: ServerProcess, d
     assert (await exchange(strict, data)).status == 0
 
 
-async def test_a_connection_that_has_been_used_is_closed_when_it_is_idle_or_sends_line_breaks(
+async def test_used_connection_is_closed_when_idle_or_sending_line_breaks(
     strict: ServerProcess,
 ) -> None:
     for rest in (b"", b"\r\n"):
@@ -186,7 +184,7 @@ async def test_a_body_that_is_not_finished_in_time_is_refused(strict: ServerProc
     [(b"0\r\nX-Trailer: ", b"x" * 1000), (b"0\r\n", b"X-Trailer: x\r\n" * 100), (b"1;", b"extension=1;" * 100)],
     ids=["one endless trailer", "many trailers", "an endless extension"],
 )
-async def test_what_stands_around_a_chunked_body_is_bounded(strict: ServerProcess, data: bytes, more: bytes) -> None:
+async def test_framing_around_a_chunked_body_is_bounded(strict: ServerProcess, data: bytes, more: bytes) -> None:
     key = await asyncio.to_thread(new_key, strict)
     head = (
         "POST /api/v1/workspaces/acme/agent-runs HTTP/1.1\r\nHost: x\r\n"
@@ -196,7 +194,7 @@ async def test_what_stands_around_a_chunked_body_is_bounded(strict: ServerProces
     assert got.status in (400, 431)
 
 
-async def test_requests_that_pile_up_on_one_connection_behind_a_stream_are_answered_when_it_ends(
+async def test_requests_behind_a_stream_are_answered_when_it_ends(
     strict: ServerProcess,
 ) -> None:
     key = await asyncio.to_thread(new_key, strict)

@@ -25,9 +25,7 @@ SCRIPTS: dict[str, Any] = {
 
 
 @pytest.mark.requirement("wire.run.failure_after_accept")
-async def test_a_run_whose_log_does_not_read_ends_with_one_worker_error_and_the_others_go_on(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_run_with_an_unreadable_log_ends_with_one_error(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         api = Api(http, server.url, "acme", server.create_key("acme"))
         tools = [{"kind": "local", "name": "ask"}]
@@ -55,7 +53,7 @@ async def test_a_run_whose_log_does_not_read_ends_with_one_worker_error_and_the_
 
 @pytest.mark.requirement("wire.run.failure_after_accept")
 @pytest.mark.parametrize("request_", ["tool-results", "messages", "pause"])
-async def test_a_request_to_a_damaged_run_that_waits_is_told_so_and_ends_the_run(
+async def test_request_to_a_waiting_damaged_run_ends_it(
     tmp_path: Path, http: aiohttp.ClientSession, request_: str
 ) -> None:
     bodies: dict[str, Any] = {"tool-results": {"toolUseId": "call_0_0", "result": "x"}, "messages": {"text": "x"}}
@@ -79,9 +77,7 @@ async def test_a_request_to_a_damaged_run_that_waits_is_told_so_and_ends_the_run
         check_error(await api.post(path, body), 409, "run_terminal")
 
 
-async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and_to_who_makes_a_backup(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_unreadable_parts_of_a_store_are_reported(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         api = Api(http, server.url, "acme", server.create_key("acme"))
         runs = [await api.start("hello") for _ in range(4)]
@@ -119,9 +115,7 @@ async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and
         assert done.code == 0 and json.loads(done.out)["unreadable"] == 5 and runs[1] in done.err
 
 
-async def test_a_damaged_row_is_shown_as_damaged_and_does_not_hide_the_others(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_damaged_row_is_shown_and_hides_no_others(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     impossible = -(2**63)
     columns: dict[str, Any] = {
         "status": "{garbage",
@@ -182,7 +176,7 @@ async def test_a_damaged_row_is_shown_as_damaged_and_does_not_hide_the_others(
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 200_000], ids=["not JSON", "too deep"])
-async def test_cancelling_an_ended_run_whose_log_does_not_read_leaves_it_as_it_is(
+async def test_cancelling_an_unreadable_ended_run_changes_nothing(
     tmp_path: Path, http: aiohttp.ClientSession, body: bytes
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
@@ -208,7 +202,7 @@ async def test_cancelling_an_ended_run_whose_log_does_not_read_leaves_it_as_it_i
         db.close()
 
 
-async def test_a_run_whose_texts_are_damaged_can_be_followed_and_cancelled_and_fails_no_list(
+async def test_run_with_damaged_texts_can_be_followed_and_cancelled(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     columns = ("name", "agent", "metadata", "status")
@@ -248,7 +242,7 @@ def _key(run: str) -> int:
     return int(run[len("run_") : -12], 16)
 
 
-async def test_a_message_over_a2a_to_a_session_that_does_not_read_is_refused(
+async def test_message_over_a2a_to_an_unreadable_session_is_refused(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:

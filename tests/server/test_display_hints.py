@@ -34,7 +34,7 @@ async def test_an_operators_template_changes_what_streams_show(api: Api) -> None
 
 
 @pytest.mark.requirement("run.call.display_hint")
-def test_the_log_stays_as_it_is_and_a_template_that_fails_changes_nothing() -> None:
+def test_failing_template_changes_nothing_in_the_log() -> None:
     head, body = CallOpened(0, 0, "c", "pay", "d"), encode(OpenedBody(Raw(b'{"n":1}'), hint="Pays"))
     event = project(head, body, run_id="run_1")
     assert event is not None

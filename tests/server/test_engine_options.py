@@ -50,7 +50,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.requirement("run.start.engine_options")
-async def test_what_an_engine_is_told_is_kept_with_the_run_or_refused_before_there_is_one(tmp_path: Path) -> None:
+async def test_engine_options_are_kept_or_refused_early(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel(["Done."]), name="a")
     retry = RetryPolicy(max_attempts=3, backoff_coefficient=0.5)
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
@@ -116,7 +116,7 @@ async def test_clients_tell_the_engine_the_same(api: Api) -> None:
             "The search attribute SessionID is wrong: can only be given to a run with a thread or session.",
         ),
         ({"taskQueue": 7}, "taskQueue: must be a string"),
-        ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: Input should be greater than or equal to 0"),
+        ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: must be at least 0"),
         ({"retryPolicy": {"attempts": 1}}, "retryPolicy.attempts: "),
     ]
     for wrong, words in refused:

@@ -118,7 +118,7 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
     }
 
 
-def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:
+def test_serving_page_has_every_route_of_runs_and_sessions(project_root: Path) -> None:
     text = (project_root / "docs" / "http.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\| (\w+) \| `([^`]+)` \|", text, re.MULTILINE))
     routes = (

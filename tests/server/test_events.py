@@ -14,7 +14,7 @@ ECHO = {"kind": "mantyx_plugin", "name": "echo"}
 
 
 @pytest.mark.requirement("wire.event.deltas", "wire.event.assistant_message", "wire.event.result")
-async def test_a_plain_answer_streams_its_pieces_then_the_message_then_the_result(api: Api) -> None:
+async def test_plain_answer_streams_its_pieces_then_message_then_result(api: Api) -> None:
     run = await api.start("hello")
     frames = await api.events(run)
     assert types(frames, without=()) == ["started", *["assistant_delta"] * 3, "assistant_message", "result"]
@@ -34,7 +34,7 @@ async def test_a_plain_answer_streams_its_pieces_then_the_message_then_the_resul
 
 
 @pytest.mark.requirement("wire.event.thinking")
-async def test_thinking_is_shown_only_when_it_was_asked_for_and_is_no_part_of_the_answer(api: Api) -> None:
+async def test_thinking_is_shown_only_on_request(api: Api) -> None:
     for level, thoughts in ((None, []), ("off", []), (0, []), ("low", ["hm", "aha"]), (1, ["hm", "aha"])):
         frames = await api.play("thoughts", reasoningLevel=level)
         assert [frame["text"] for frame in of_type(frames, "thinking_delta")] == thoughts
@@ -79,9 +79,7 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
 
 
 @pytest.mark.parametrize(("script", "says"), [("boom", "there was a fire"), ("ghost", "Unknown tool: ghost")])
-async def test_a_tool_that_fails_or_does_not_exist_is_an_error_result_and_the_run_goes_on(
-    api: Api, script: str, says: str
-) -> None:
+async def test_failing_or_unknown_tool_is_an_error_result(api: Api, script: str, says: str) -> None:
     frames = await api.play(script, tools=[{"kind": "mantyx_plugin", "name": "boom"}])
     result = of_type(frames, "tool_result")[0]
     assert result["ok"] is False and says in result["result"]
@@ -89,7 +87,7 @@ async def test_a_tool_that_fails_or_does_not_exist_is_an_error_result_and_the_ru
 
 
 @pytest.mark.requirement("wire.event.size")
-async def test_a_large_result_is_cut_on_the_stream_and_whole_for_the_model(api: Api) -> None:
+async def test_large_result_is_cut_on_stream_and_whole_for_model(api: Api) -> None:
     frames = await api.play("big", tools=[{"kind": "mantyx_plugin", "name": "big"}])
     result = of_type(frames, "tool_result")[0]
     assert len(result["result"].encode()) == 100 * 1024 and len(result["summary"]) <= 140
@@ -97,7 +95,7 @@ async def test_a_large_result_is_cut_on_the_stream_and_whole_for_the_model(api: 
 
 
 @pytest.mark.requirement("wire.event.size", "wire.sse.hybrid")
-async def test_a_payload_over_a_megabyte_is_sent_without_its_nested_copy(api: Api) -> None:
+async def test_payload_over_megabyte_is_sent_without_its_nested_copy(api: Api) -> None:
     card = {"name": "huge", "notes": "n" * 1_100_000}
     run = await api.start("delegate", tools=[{"kind": "a2a_local", "name": "peer", "agentCard": card}])
     async with api.stream(run) as stream:
@@ -107,7 +105,7 @@ async def test_a_payload_over_a_megabyte_is_sent_without_its_nested_copy(api: Ap
 
 
 @pytest.mark.requirement("wire.event.truncation", "wire.event.error")
-async def test_an_answer_cut_at_its_limit_is_a_failure_that_keeps_the_text(api: Api) -> None:
+async def test_answer_cut_at_its_limit_is_failure_that_keeps_text(api: Api) -> None:
     run = await api.start("cut")
     frames = await api.events(run)
     message, error = frames[-2], frames[-1]
@@ -132,7 +130,7 @@ async def test_a_truncation_that_a_provider_raises_keeps_the_text_too(api: Api) 
 
 
 @pytest.mark.requirement("wire.event.error")
-async def test_an_answer_that_fails_in_the_middle_keeps_the_text_so_far(api: Api) -> None:
+async def test_answer_that_fails_in_middle_keeps_text_so_far(api: Api) -> None:
     run = await api.start("broken_off", tools=[ECHO])
     error = (await api.events(run))[-1]
     assert (error.type, error["code"], error["partialText"]) == ("error", "auth", "half an answer")
@@ -161,7 +159,7 @@ async def test_a_failing_model_ends_the_run_with_its_class(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.event.deltas")
-async def test_a_turn_that_is_tried_again_tells_clients_to_drop_what_came_of_it(api: Api) -> None:
+async def test_retried_turn_tells_clients_to_drop_its_output(api: Api) -> None:
     frames = await api.play("flaky")
     assert types(frames, without=()) == [
         "started",
@@ -180,7 +178,7 @@ async def test_a_turn_that_is_tried_again_tells_clients_to_drop_what_came_of_it(
 
 
 @pytest.mark.requirement("wire.usage.tokens", "wire.usage.model")
-async def test_usage_is_summed_over_the_turns_and_there_in_every_kind_of_ending(api: Api) -> None:
+async def test_usage_is_summed_in_every_kind_of_ending(api: Api) -> None:
     counted = (await api.play("counted", tools=[ECHO]))[-1]
     assert counted["tokens"] == {"inputTokens": 250, "cachedTokens": 130, "reasoningTokens": 5, "outputTokens": 28}
     assert counted["turns"] == 2 and "reasoningEffort" not in counted["model"]
@@ -193,7 +191,7 @@ async def test_usage_is_summed_over_the_turns_and_there_in_every_kind_of_ending(
     assert (await api.play("hello"))[-1]["turns"] == 1
 
 
-async def test_an_answer_that_is_a_refusal_says_so_to_the_end(api: Api) -> None:
+async def test_answer_that_is_refusal_says_so_to_end(api: Api) -> None:
     run = await api.start("refused")
     frames = await api.events(run)
     assert frames[-2]["finishReason"] == frames[-1]["finishReason"] == "refusal" and frames[-1]["ok"] is True
@@ -203,14 +201,14 @@ async def test_an_answer_that_is_a_refusal_says_so_to_the_end(api: Api) -> None:
     assert (await api.snapshot(running))["finishReason"] is None
 
 
-async def test_a_turn_without_text_is_a_success_with_an_empty_text(api: Api) -> None:
+async def test_turn_without_text_is_success_with_empty_text(api: Api) -> None:
     frames = await api.play("nothing")
     assert types(frames, without=()) == ["started", "assistant_message", "result"]
     assert frames[-1]["text"] == "" and frames[-1]["subtype"] == "success"
 
 
 @pytest.mark.requirement("wire.event.local_timeout")
-async def test_a_client_that_does_not_answer_in_time_ends_the_run(api: Api) -> None:
+async def test_client_that_does_not_answer_in_time_ends_run(api: Api) -> None:
     run = await api.start("lookup", tools=[local_tool()], budgets={"localToolTimeoutMs": 50})
     frames = await api.events(run)
     assert types(frames) == ["started", "assistant_message", "local_tool_call", "local_tool_result_in", "result"]
@@ -238,7 +236,7 @@ async def test_a_client_that_does_not_answer_in_time_ends_the_run(api: Api) -> N
 
 
 @pytest.mark.requirement("wire.event.local_timeout_report")
-async def test_a_run_may_ask_to_go_on_after_a_client_was_too_slow(api: Api) -> None:
+async def test_run_may_ask_to_continue_after_a_slow_client(api: Api) -> None:
     budgets = {"localToolTimeoutMs": 50, "onLocalToolTimeout": "report"}
     run = await api.start("twice", tools=[local_tool()], budgets=budgets)
     async with api.stream(run) as stream:

@@ -141,7 +141,7 @@ async def test_an_answer_that_breaks_off_closes_its_connection() -> None:
     assert wire.closed
 
 
-async def test_an_answer_that_breaks_off_is_not_kept_for_a_client_that_does_not_read() -> None:
+async def test_broken_answer_is_not_kept_for_a_slow_client() -> None:
     wire = Wire()
     answer = exchange(wire)
     await answer.send(start())

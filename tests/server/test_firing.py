@@ -116,7 +116,7 @@ async def host(tmp_path: Path, clock: Clock) -> AsyncGenerator[Host]:
         yield one
 
 
-async def test_a_time_makes_one_run_which_says_what_it_is_for(host: Host, clock: Clock) -> None:
+async def test_time_makes_one_run_which_says_what_it_is_for(host: Host, clock: Clock) -> None:
     row = await host.schedule(Timing(at=us(NOW + timedelta(minutes=5))))
     assert await fire_all(host.alarm, host.workspaces) and await host.times(row) == []
     clock.time += timedelta(minutes=5)
@@ -148,7 +148,7 @@ async def test_cron_goes_by_the_clocks_of_its_zone(host: Host, clock: Clock) -> 
         ("all", [f"2027-01-15T{hour:02}:00" for hour in (9, 10, 11, 12)]),
     ],
 )
-async def test_after_a_downtime_it_makes_up_for_what_it_missed_as_it_was_told(
+async def test_missed_times_are_made_up_for_as_configured(
     catch_up: str, expected: list[str], tmp_path: Path, clock: Clock
 ) -> None:
     async with opened(tmp_path, clock) as before:
@@ -191,9 +191,7 @@ async def test_two_that_fire_at_once_make_one_run(host: Host, clock: Clock) -> N
     assert await host.times(row) == ["2027-01-15T09:00"]
 
 
-async def test_a_run_that_a_crash_kept_it_from_noting_is_named_whichever_of_its_times_was_missed(
-    host: Host, clock: Clock
-) -> None:
+async def test_run_with_a_missed_deadline_is_named_after_a_crash(host: Host, clock: Clock) -> None:
     row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))
     began_for = us(datetime(2027, 1, 15, 10, tzinfo=UTC))
 
@@ -206,7 +204,7 @@ async def test_a_run_that_a_crash_kept_it_from_noting_is_named_whichever_of_its_
     assert (after.last_run, after.last_error) == ("run_2", "")
 
 
-async def test_a_run_that_began_in_time_is_not_said_to_be_skipped(host: Host, clock: Clock) -> None:
+async def test_run_that_began_in_time_is_not_reported_skipped(host: Host, clock: Clock) -> None:
     """The process died between the run and the note about it, and the next one begins when the time is long over."""
     row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))
     clock.time += timedelta(hours=1)
@@ -230,7 +228,7 @@ async def test_a_clock_that_is_set_back_repeats_nothing(host: Host, clock: Clock
     assert await host.times(row) == ["2027-01-15T09:00", "2027-01-15T10:00"]
 
 
-async def test_a_schedule_whose_agent_is_gone_says_so_and_goes_on(host: Host, clock: Clock) -> None:
+async def test_schedule_whose_agent_is_gone_says_so_and_goes_on(host: Host, clock: Clock) -> None:
     draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
     agent = await agents.create(host.workspaces, host.space, draft)
     row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
@@ -246,7 +244,7 @@ async def test_a_schedule_whose_agent_is_gone_says_so_and_goes_on(host: Host, cl
     assert after.next_at == us(datetime(2027, 1, 15, 11, tzinfo=UTC))
 
 
-async def test_a_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock: Clock) -> None:
+async def test_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock: Clock) -> None:
     full = True
 
     async def refusing(row: ScheduleRow, time: int) -> str:
@@ -263,7 +261,7 @@ async def test_a_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock
     assert await fire_all(alarm, host.workspaces) and await host.times(row) == ["2027-01-15T09:00"]
 
 
-async def test_what_is_switched_on_again_makes_up_for_nothing(host: Host, clock: Clock) -> None:
+async def test_resumed_schedule_makes_up_for_nothing(host: Host, clock: Clock) -> None:
     row = await host.schedule(HOURLY)
     caller = Caller(host.space)
     assert (await schedules.change(host.workspaces, caller, row.id, Changes(enabled=False))).next_at is None
@@ -275,7 +273,7 @@ async def test_what_is_switched_on_again_makes_up_for_nothing(host: Host, clock:
     assert await host.times(row) == []
 
 
-def test_the_alarm_wakes_by_itself_in_time_and_at_once_for_a_new_schedule() -> None:
+def test_alarm_wakes_in_time_and_for_new_schedules() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -316,7 +314,7 @@ async def test_a_workspace_has_so_many_schedules_and_no_more(host: Host, monkeyp
         await host.schedule(HOURLY)
 
 
-async def test_a_workspace_with_much_to_make_up_for_holds_up_no_other(host: Host, clock: Clock) -> None:
+async def test_workspace_with_a_backlog_holds_up_no_other(host: Host, clock: Clock) -> None:
     for _ in range(20):
         await host.schedule(Timing(cron="* * * * *", catch_up="all"))
     other = await workspaces.ensure(host.workspaces, "other")
@@ -341,7 +339,7 @@ async def test_a_workspace_with_much_to_make_up_for_holds_up_no_other(host: Host
     await asyncio.wait({task})
 
 
-def test_what_becomes_due_while_its_workspace_is_at_work_is_not_forgotten() -> None:
+def test_work_due_during_other_work_is_not_forgotten() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -369,7 +367,7 @@ def test_what_becomes_due_while_its_workspace_is_at_work_is_not_forgotten() -> N
         runner.run(scenario())
 
 
-async def test_a_full_queue_is_asked_once_and_not_by_each_schedule(host: Host, clock: Clock) -> None:
+async def test_full_queue_is_asked_once_and_not_by_each_schedule(host: Host, clock: Clock) -> None:
     asked: list[str] = []
 
     async def refusing(row: ScheduleRow, time: int) -> str:
@@ -413,7 +411,7 @@ async def test_a_damaged_schedule_starts_nothing_and_the_others_go_on(host: Host
     assert [one.id for one in await schedules.visible(host.workspaces, caller)] == [whole.id]
 
 
-async def test_a_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host, clock: Clock) -> None:
+async def test_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host, clock: Clock) -> None:
     draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
     agent = await agents.create(host.workspaces, host.space, draft)
     row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
@@ -428,7 +426,7 @@ async def test_a_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host,
     assert "is damaged" in after.last_error and after.next_at == us(datetime(2027, 1, 15, 10, tzinfo=UTC))
 
 
-async def test_whoever_starts_it_by_hand_it_is_requested_by_whoever_said_what_it_runs(host: Host) -> None:
+async def test_scheduled_run_is_requested_by_the_author(host: Host) -> None:
     """With four eyes the author of a schedule does not approve its calls because somebody else pressed the button."""
     row = await host.schedule(HOURLY)
     await start_now(host, Caller(host.space), row)

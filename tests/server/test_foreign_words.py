@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from weftline.plan import ServerRef, StoredRef
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
+from weftline.spec.door import parse_run
+from weftline.spec.plan import plan_from_spec
 
 from .kit import Api, check_error, of_type
 
@@ -18,9 +18,7 @@ TOOL = {"name": "weather", "url": "https://weather.example/today"}
 
 
 @pytest.mark.parametrize("kind", ["server", "mantyx_plugin"])
-async def test_a_tool_of_the_server_has_two_kinds_and_a_snapshot_shows_the_one_that_was_sent(
-    api: Api, kind: str
-) -> None:
+async def test_server_tool_has_two_kinds_and_keeps_the_sent_one(api: Api, kind: str) -> None:
     tools = [{"kind": kind, "name": "echo"}]
     run = await api.start("echo", tools=tools)
     (result,) = of_type(await api.events(run), "tool_result")
@@ -66,9 +64,7 @@ async def test_an_agent_and_a_session_take_our_words(api: Api) -> None:
         ({"kind": "plugin", "name": "x"}, "tools[0].kind"),
     ],
 )
-async def test_a_wrong_ref_is_refused_at_its_field_as_the_client_spelled_it(
-    api: Api, ref: dict[str, Any], path: str
-) -> None:
+async def test_wrong_ref_is_refused_at_the_clients_field(api: Api, ref: dict[str, Any], path: str) -> None:
     error = check_error(await api.post("agent-runs", {"prompt": "hi", "tools": [ref]}), 400, "invalid_request")
     assert [issue["path"] for issue in error["issues"]] == [path]
     if path.endswith("kind"):
@@ -89,12 +85,12 @@ def test_the_log_speaks_our_words() -> None:
 
 
 @pytest.mark.parametrize("name", ["knowledge_search_deals", "hive_search_deals"])
-def test_tools_of_a_workspaces_knowledge_have_their_budget_under_both_names(name: str) -> None:
+def test_tools_of_workspaces_knowledge_have_their_budget_under_both_names(name: str) -> None:
     spec = b'{"prompt": "hi", "tools": [{"kind": "local", "name": "%s"}]}' % name.encode()
     assert plan_from_spec(parse_run(spec).spec).limits.tool_budgets == {name: 5}
 
 
-def test_every_foreign_word_of_the_source_is_explained_on_its_page() -> None:
+def test_every_foreign_word_of_source_is_explained_on_its_page() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "foreign-words.md").read_text(encoding="utf-8")
     source = "\n".join(path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py"))

@@ -12,7 +12,7 @@ CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "application/json, text/html", "", "text/plain"])
-async def test_a_program_is_told_what_this_is_and_where_to_go(api: Api, accept: str) -> None:
+async def test_program_is_told_what_this_is_and_where_to_go(api: Api, accept: str) -> None:
     reply = await api.get("/", key=None, headers={"Accept": accept})
     assert reply.status == 200 and reply.headers["Content-Type"] == "application/json"
     about = reply.json

@@ -69,7 +69,7 @@ def finished(caller: Caller) -> str:
 
 @pytest.mark.requirement("wire.sse.resume")
 @given(query=CURSORS, header=HEADER_TEXT)
-def test_any_cursor_opens_the_stream_of_a_finished_run_and_it_ends(
+def test_any_cursor_opens_stream_of_finished_run_and_it_ends(
     caller: Caller, finished: str, query: str, header: str
 ) -> None:
     path = f"/{finished}/stream?lastSeq={quote(query, safe='')}"

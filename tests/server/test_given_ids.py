@@ -22,7 +22,7 @@ OF_A_RUN = [(route.method, route.path) for route in ROUTES if "{runId}" in route
 
 
 @pytest.mark.requirement("run.start.run_id")
-async def test_an_id_is_used_as_it_is_and_without_one_each_run_gets_its_own(api: Api) -> None:
+async def test_given_id_is_used_and_otherwise_each_gets_one(api: Api) -> None:
     for name in ("nightly-2026_11", "0", "-", "x" * 128, "run_1" + 12 * "a"):
         reply = await api.post("agent-runs", {**HELLO, "runId": name})
         assert (reply.status, reply.headers["X-Run-Id"]) == (202, name)
@@ -47,7 +47,7 @@ async def test_any_other_id_is_refused_in_words(api: Api, name: object) -> None:
 
 
 @pytest.mark.requirement("run.start.run_id")
-async def test_an_id_that_exists_is_refused_and_its_run_is_untouched(api: Api, other_api: Api) -> None:
+async def test_id_that_exists_is_refused_and_its_run_is_untouched(api: Api, other_api: Api) -> None:
     run = await api.start("stuck", runId="mine")
     async with api.stream(run) as stream:
         await stream.until("assistant_delta")
@@ -82,7 +82,7 @@ async def test_of_creates_that_race_for_an_id_one_wins(api: Api) -> None:
     assert len(of_type(await api.events("race"), "result")) == 1
 
 
-async def test_a_create_that_is_repeated_with_its_key_is_answered_with_its_run(api: Api) -> None:
+async def test_create_repeated_with_its_key_returns_its_run(api: Api) -> None:
     body, headers = {**HELLO, "runId": "once"}, {"Idempotency-Key": "k"}
     replies = await asyncio.gather(*[api.post("agent-runs", body, headers=headers) for _ in range(3)])
     assert {(reply.status, reply.json["runId"]) for reply in replies} == {(202, "once")}
@@ -90,7 +90,7 @@ async def test_a_create_that_is_repeated_with_its_key_is_answered_with_its_run(a
     check_error(await api.post("agent-runs", {**body, "prompt": "other"}, headers=headers), 409, "idempotency_conflict")
 
 
-async def test_what_starts_many_runs_takes_no_id_for_them(api: Api) -> None:
+async def test_batch_starters_take_no_id(api: Api) -> None:
     for path, body in {
         "agent-sessions": {"runId": "a"},
         "agents": {"slug": "helper", "name": "Helper", "spec": {"runId": "a"}},
@@ -121,7 +121,7 @@ def comparable(reply: Reply, run: str) -> Any:
     return reply.status, plain(reply.json)
 
 
-async def test_every_route_of_a_run_takes_a_given_id_like_a_generated_one(api: Api) -> None:
+async def test_every_route_of_run_takes_given_id_like_generated_one(api: Api) -> None:
     """While it waits for its client, and when it has ended."""
     runs = [await api.start("lookup", tools=[local_tool()], **given) for given in ({"runId": "given-7"}, {})]
     assert runs[0] == "given-7"
@@ -142,7 +142,7 @@ async def test_every_route_of_a_run_takes_a_given_id_like_a_generated_one(api: A
         assert replies[0] == replies[1], path
 
 
-async def test_a_client_answers_the_calls_of_a_run_by_its_given_id(api: Api) -> None:
+async def test_client_answers_calls_of_run_by_its_given_id(api: Api) -> None:
     await api.start("lookup", tools=[local_tool()], runId="asks")
     async with api.stream("asks") as stream:
         call = await stream.until("local_tool_call")

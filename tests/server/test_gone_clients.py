@@ -14,7 +14,7 @@ from weftline.server.http import Receive, Scope, Send
 from weftline.server.protocol import HttpProtocol
 
 
-def test_an_answer_to_a_client_that_has_just_gone_is_dropped_quietly() -> None:
+def test_answer_to_client_that_has_just_gone_is_dropped_quietly() -> None:
     """In uvloop, whose transports raise when they are written to after their end."""
     mishaps: list[dict[str, Any]] = []
 

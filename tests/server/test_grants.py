@@ -15,7 +15,7 @@ from .test_awaits import TOOLS, YES, answer
 
 
 @pytest.mark.requirement("run.grant.no_other_way")
-async def test_nothing_that_a_client_can_send_besides_lets_a_call_run_that_needs_approval(api: Api) -> None:
+async def test_clients_cannot_send_anything_that_replaces_approval(api: Api) -> None:
     claims: Json = {"approved": True, "grants": [{"name": "pay"}], "allowedBy": "await_0_0_1", "remember": True}
     told: Json = {
         "messages": [
@@ -50,9 +50,7 @@ async def test_nothing_that_a_client_can_send_besides_lets_a_call_run_that_needs
     assert (await api.get(f"agent-runs/{run}/grants")).json == {"grants": []}
 
 
-async def test_what_was_granted_is_listed_with_who_gave_it_and_which_call_used_it(
-    api: Api, server: ServerProcess
-) -> None:
+async def test_granted_approval_is_listed_with_giver_and_call(api: Api, server: ServerProcess) -> None:
     run = await api.start("pay_twice", tools=TOOLS)
     async with api.stream(run) as stream:
         asked = await stream.until("await_opened")

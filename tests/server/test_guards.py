@@ -14,7 +14,7 @@ SKIPPED = ["assistant_message", "tool_result"]
 
 
 @pytest.mark.requirement("wire.event.loop_detected", "wire.spec.loop_detection_defaults", "run.loop.hard_cutoff")
-async def test_a_model_that_repeats_itself_is_nudged_at_three_and_stopped_at_six(api: Api) -> None:
+async def test_repeating_model_is_nudged_at_three_and_stopped_at_six(api: Api) -> None:
     frames = await api.play("echo_loop", tools=[ECHO])
     assert types(frames) == [
         "started",
@@ -52,7 +52,7 @@ async def test_skipped_client_calls_are_not_offered(api: Api) -> None:
     assert [frame["consecutiveCount"] for frame in of_type(frames, "loop_detected")] == [2, 6]
 
 
-async def test_another_call_ends_a_streak_and_the_repeated_one_runs_again(api: Api) -> None:
+async def test_another_call_ends_streak_and_repeated_one_runs_again(api: Api) -> None:
     frames = await api.play("restreak", tools=[ECHO])
     ran = [frame["args"]["text"] for frame in of_type(frames, "tool_call")]
     assert ran == ["said", "said", "other", "said"]
@@ -85,7 +85,7 @@ async def test_without_loop_detection_the_limit_of_tool_turns_still_holds(api: A
 
 
 @pytest.mark.requirement("wire.event.tool_budget_exceeded", "run.budget.intercept")
-async def test_calls_over_a_tools_budget_are_answered_and_reported_one_by_one(api: Api) -> None:
+async def test_calls_over_a_tool_budget_are_answered_one_by_one(api: Api) -> None:
     frames = await api.play("greedy", tools=[ECHO], toolBudgets={"echo": {"maxCalls": 2}})
     blocked = [
         (result, event)
@@ -123,7 +123,7 @@ async def test_default_budgets_hold_unless_they_are_replaced_or_emptied(
 
 
 @pytest.mark.requirement("wire.spec.max_tool_turns_exceeded", "wire.spec.max_tool_turns")
-async def test_too_many_tool_turns_end_the_run_or_force_its_last_turn(api: Api) -> None:
+async def test_too_many_tool_turns_end_or_finalize_the_run(api: Api) -> None:
     ended = await api.play("busy", tools=[ECHO], budgets={"maxToolTurns": 2})
     assert len(of_type(ended, "tool_call")) == 2
     end = ended[-1]
@@ -136,7 +136,7 @@ async def test_too_many_tool_turns_end_the_run_or_force_its_last_turn(api: Api) 
 
 
 @pytest.mark.requirement("wire.spec.max_tool_turns")
-async def test_no_tool_turn_at_all_may_be_allowed_and_skipped_turns_count(api: Api) -> None:
+async def test_zero_tool_turns_are_allowed_and_skipped_ones_count(api: Api) -> None:
     none = await api.play("busy", tools=[ECHO], budgets={"maxToolTurns": 0})
     assert not of_type(none, "tool_call") and none[-1]["subtype"] == "error_max_tool_turns"
     looped = await api.play("echo_loop", tools=[ECHO], budgets={"maxToolTurns": 4})

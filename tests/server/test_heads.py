@@ -69,7 +69,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
     [((LENGTH,), RUN), ((CHUNKED,), b"%x\r\n%b\r\n0\r\n\r\n" % (len(RUN), RUN))],
     ids=["length", "chunked"],
 )
-async def test_the_body_of_a_request_that_asks_for_another_protocol_is_its_body(
+async def test_upgrade_request_keeps_its_body(
     server: ServerProcess, credentials: tuple[str, str], framing: tuple[bytes, ...], body: bytes
 ) -> None:
     head = post(credentials, headers=(*UPGRADE, *framing))
@@ -82,7 +82,7 @@ async def test_the_body_of_a_request_that_asks_for_another_protocol_is_its_body(
         assert statuses(await answers(server, *sent)) == [202, 202]
 
 
-async def test_no_request_hides_in_the_body_of_one_that_asks_for_another_protocol(server: ServerProcess) -> None:
+async def test_requests_cannot_hide_in_a_body_of_another_protocol(server: ServerProcess) -> None:
     for protocol in (b"websocket", b"h2c", b"x"):
         asks = b"Connection: Upgrade\r\nUpgrade: %b\r\nContent-Length: %d\r\n\r\n" % (protocol, len(GET))
         head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + asks
@@ -92,14 +92,14 @@ async def test_no_request_hides_in_the_body_of_one_that_asks_for_another_protoco
             assert statuses(data) == [200, 200], "the two requests, and not the one in the body of the first"
 
 
-async def test_a_client_that_asks_for_another_protocol_is_told_to_continue(
+async def test_client_that_asks_for_another_protocol_is_told_to_continue(
     server: ServerProcess, credentials: tuple[str, str]
 ) -> None:
     head = post(credentials, headers=(*UPGRADE, LENGTH, b"Expect: 100-continue", b"Connection: close"))
     assert statuses(await answers(server, head, RUN)) == [100, 202]
 
 
-async def test_a_client_that_is_not_told_to_continue_finds_its_connection_closed(
+async def test_client_that_is_refused_continue_finds_its_connection_closed(
     server: ServerProcess, credentials: tuple[str, str]
 ) -> None:
     """It may send the body or not, and nobody could tell its next request from that."""
@@ -164,7 +164,7 @@ async def test_any_host_will_do(server: ServerProcess, host: bytes) -> None:
     assert statuses(await answers(server, request(b"Host: " + host, b"Connection: close"))) == [200]
 
 
-async def test_a_client_of_http_1_0_needs_no_host_and_is_not_told_to_continue(server: ServerProcess) -> None:
+async def test_http_1_0_client_needs_no_host_and_no_continue(server: ServerProcess) -> None:
     old = b"POST /api/oauth/token HTTP/1.0"
     assert statuses(await answers(server, request(start=b"GET /healthz HTTP/1.0"))) == [200]
     assert statuses(
@@ -172,7 +172,7 @@ async def test_a_client_of_http_1_0_needs_no_host_and_is_not_told_to_continue(se
     ) == [400]
 
 
-async def test_what_follows_a_chunked_body_does_not_join_the_head(
+async def test_trailers_of_a_chunked_body_do_not_join_headers(
     server: ServerProcess, credentials: tuple[str, str]
 ) -> None:
     slug, key = credentials

@@ -62,7 +62,7 @@ async def test_unknown_routes_and_wrong_methods_have_the_one_error_shape(api: Ap
     ],
     ids=["empty", "cut", "list", "null", "string", "two", "utf8", "nan", "deep", "huge", "surrogate"],
 )
-async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_takes_one(api: Api, data: bytes) -> None:
+async def test_body_that_is_no_json_object_is_refused_everywhere(api: Api, data: bytes) -> None:
     session, run = await api.session("hello"), await api.start("hello")
     for path in (
         "agent-runs",
@@ -74,7 +74,7 @@ async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_take
 
 
 @pytest.mark.requirement("wire.http.error_body")
-async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_has_the_details(
+async def test_unexpected_failure_has_one_shape_and_logged_details(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(app: App, request: Request, principal: Principal) -> Response:
@@ -117,7 +117,7 @@ async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> 
     assert body["code"] == "body_too_large" and body["limitBytes"] == 32 * 1024 * 1024
 
 
-async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api: Api) -> None:
+async def test_body_that_grows_over_the_limit_is_refused(api: Api) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rsplit(":", 1)[1]))
     head = (
         f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
@@ -146,7 +146,7 @@ async def test_no_route_redirects_for_a_slash_more_or_less(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.http.success_body")
-async def test_cancel_and_delete_take_no_body_and_every_success_is_json(api: Api) -> None:
+async def test_cancel_and_delete_take_no_body_and_return_json(api: Api) -> None:
     run, session = await api.start("stuck"), await api.session("hello")
     for method, path in (
         ("POST", f"agent-runs/{run}/cancel"),
@@ -170,7 +170,7 @@ async def test_every_answer_has_a_request_id_and_errors_repeat_it(api: Api) -> N
     assert again.headers["X-Request-Id"][:12] != reply.headers["X-Request-Id"][:12]
 
 
-async def test_no_answer_may_be_taken_for_what_its_type_does_not_say(api: Api) -> None:
+async def test_answers_are_not_mistaken_for_undeclared_values(api: Api) -> None:
     run = await api.start("hello")
     for method, path in (
         ("GET", "models"),
@@ -193,7 +193,7 @@ async def test_health_needs_no_credential(api: Api) -> None:
     assert (await api.get("/readyz", key=None)).json == {"status": "ready"}
 
 
-async def test_head_answers_as_get_without_a_body_even_for_a_stream_that_goes_on(api: Api) -> None:
+async def test_head_answers_like_get_without_a_body(api: Api) -> None:
     run = await api.start("stuck")
     for path in ("/healthz", "models", f"agent-runs/{run}", f"agent-runs/{run}/stream"):
         reply = await api.call("HEAD", path)
@@ -215,9 +215,7 @@ async def test_requests_that_are_no_http_do_not_disturb_the_server(api: Api, ser
     assert (await api.get("/healthz")).status == 200
 
 
-async def test_a_client_that_goes_away_in_the_middle_of_its_body_leaves_no_trace(
-    api: Api, server: ServerProcess
-) -> None:
+async def test_client_that_leaves_during_its_body_leaves_no_trace(api: Api, server: ServerProcess) -> None:
     before = len(server.log)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     head = (

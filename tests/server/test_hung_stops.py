@@ -90,7 +90,7 @@ def executor() -> str:
 NAMES = ("thread", "stubborn", "loop", "store", "executor")
 
 
-def test_a_second_signal_leaves_time_for_work_that_ignores_its_cancellation() -> None:
+def test_second_signal_leaves_time_for_work_that_ignores_its_cancellation() -> None:
     assert process.HURRY_S > CUT_S + 2
 
 
@@ -149,12 +149,12 @@ async def test_a_second_signal_ends_a_server_whatever_hangs(tmp_path: Path, name
 
 @pytest.mark.requirement("run.crash.graceful")
 @pytest.mark.parametrize("name", ["thread", "stubborn", "executor"])
-async def test_a_tool_that_hangs_does_not_keep_a_server_from_stopping_cleanly(tmp_path: Path, name: str) -> None:
+async def test_tool_that_hangs_does_not_keep_server_from_stopping_cleanly(tmp_path: Path, name: str) -> None:
     async with hanging(tmp_path, name) as (server, _):
         assert await asyncio.to_thread(server.terminate) == 0
 
 
-async def test_a_reader_that_takes_nothing_does_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
+async def test_reader_that_takes_nothing_does_not_keep_server_from_stopping(tmp_path: Path) -> None:
     endless = {"turns": [{"deltas": ["word " * 2000] * 4000, "delay_ms": 1}]}
     server = ServerProcess(tmp_path, scripts={**SCRIPTS, "endless": endless}, arguments=("--drain", "0.1"))
     with server:
@@ -175,7 +175,7 @@ async def test_a_reader_that_takes_nothing_does_not_keep_a_server_from_stopping(
 
 
 @pytest.mark.requirement("run.crash.graceful")
-async def test_signals_that_come_while_a_server_drains_are_counted_even_if_its_log_is_not_read(tmp_path: Path) -> None:
+async def test_signals_during_a_drain_count_without_a_log_reader(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
@@ -211,7 +211,7 @@ async def test_each_signal_is_more_urgent_than_the_one_before(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_after_everything_is_closed_does_not_change_the_exit_code(number: signal.Signals) -> None:
+async def test_signal_after_everything_is_closed_does_not_change_exit_code(number: signal.Signals) -> None:
     left: list[int] = []
     killed: list[int] = []
     before = {one: signal.signal(one, lambda got, _: killed.append(got)) for one in process.SIGNALS}
@@ -241,6 +241,6 @@ asyncio.run(serve())
 """
 
 
-async def test_a_signal_while_the_interpreter_shuts_down_does_not_change_the_exit_code() -> None:
+async def test_signal_while_interpreter_shuts_down_does_not_change_exit_code() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE_SIGNAL)
     assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0

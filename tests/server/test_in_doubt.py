@@ -40,7 +40,7 @@ async def pay() -> str:
 
 
 @pytest.mark.requirement("run.effect.listing")
-def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_path: Path) -> None:
+def test_call_in_doubt_is_marked_everywhere(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, arguments=("--drain", "0")) as server:
         key = server.create_key("acme")
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:

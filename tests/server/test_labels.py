@@ -12,7 +12,7 @@ LABELS = {"tenant": "acme", "tier": "gold"}
 
 
 @pytest.mark.requirement("run.label.flow")
-async def test_labels_are_on_the_snapshot_and_the_terminal_event_of_every_end(api: Api) -> None:
+async def test_labels_are_on_snapshot_and_terminal_event_of_every_end(api: Api) -> None:
     run = await api.start("echo", tools=[{"kind": "server", "name": "echo"}], labels=LABELS, metadata={"a": "b"})
     frames = await api.events(run)
     assert (frames[-1]["type"], frames[-1]["labels"]) == ("result", LABELS)

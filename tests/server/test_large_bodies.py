@@ -21,7 +21,7 @@ from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.declared import Body, Declared
 from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Request, Scope, Send
-from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.memory import LARGE_BYTES, LargeBodies
 from weftline.server.protocol import HttpProtocol
 from weftline.testing import ServerProcess
 
@@ -54,7 +54,7 @@ def little_room(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerPro
         yield running
 
 
-async def test_a_body_waits_for_room_while_those_of_other_workspaces_are_taken(little_room: ServerProcess) -> None:
+async def test_body_waits_for_room_without_delaying_other_workspaces(little_room: ServerProcess) -> None:
     async with aiohttp.ClientSession() as http, asyncio.timeout(TIMEOUT_S):
         mine = Api(http, little_room.url, "acme", await asyncio.to_thread(new_key, little_room))
         theirs = Api(http, little_room.url, "beta", await asyncio.to_thread(new_key, little_room, "beta"))
@@ -82,7 +82,7 @@ max_body_bytes_held_per_workspace = 26_000_000
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory a process took")
-async def test_many_requests_with_files_at_once_take_the_room_of_a_few(tmp_path: Path) -> None:
+async def test_many_requests_with_files_at_once_take_room_of_few(tmp_path: Path) -> None:
     document = base64.b64encode(b"%PDF-1.7\n" + bytes(9 * 1024 * 1024)).decode()
     attachments = [{"data": document}, {"data": document}]
     body = json.dumps({"modelId": "scripted:hello", "prompt": "see", "attachments": attachments}, indent=1).encode()
@@ -130,7 +130,7 @@ async def test_who_finds_no_room_is_told_whose_bodies_take_it() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_the_room_of_a_body_is_what_it_declares_or_grows_with_it(declared: bool) -> None:
+async def test_body_reserves_its_declared_size_or_grows(declared: bool) -> None:
     bodies = LargeBodies()
     pieces, held = iter(range(100)), list[int]()
     headers = [(b"content-length", b"%d" % (100 * LARGE_BYTES))] if declared else []
@@ -178,7 +178,7 @@ async def listening(limits: ConnectionLimits, *, reads: asyncio.Event) -> AsyncG
         connections.abort()
 
 
-async def test_a_body_that_pauses_for_too_long_is_refused_and_one_that_only_dawdles_at_its_end() -> None:
+async def test_body_that_pauses_too_long_is_refused() -> None:
     reads = asyncio.Event()
     reads.set()
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -199,7 +199,7 @@ async def test_a_body_that_pauses_for_too_long_is_refused_and_one_that_only_dawd
             writer.close()
 
 
-async def test_a_body_that_the_server_does_not_read_is_not_held_against_its_sender() -> None:
+async def test_unread_body_is_not_held_against_its_sender() -> None:
     reads = asyncio.Event()
     async with asyncio.timeout(TIMEOUT_S), listening(ConnectionLimits(body_pause_s=0.01), reads=reads) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -212,7 +212,7 @@ async def test_a_body_that_the_server_does_not_read_is_not_held_against_its_send
         writer.close()
 
 
-async def test_requests_on_a_connection_that_is_never_idle_are_let_go_of_one_by_one() -> None:
+async def test_requests_on_a_busy_connection_are_released_singly() -> None:
     reads = asyncio.Event()
     reads.set()
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"

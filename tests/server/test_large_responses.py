@@ -37,7 +37,7 @@ class Client:
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
-async def test_a_response_is_sent_whole_in_pieces_of_a_bounded_size(size: int) -> None:
+async def test_response_is_sent_whole_in_pieces_of_bounded_size(size: int) -> None:
     client = Client(100)
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     await send_response(client.request(), Response(body))
@@ -64,7 +64,7 @@ async def test_a_workspace_holds_its_part_or_one_response() -> None:
     assert large.held == 0
 
 
-async def test_who_waits_for_room_gets_it_when_it_is_free_or_is_refused() -> None:
+async def test_waiter_gets_room_when_free_or_is_refused() -> None:
     large = LargeResponses(max_bytes=100, max_bytes_per_workspace=30)
     first = large.hold("acme", 30)
     waiting = asyncio.create_task(large.wait_to_hold("acme", 30))
@@ -124,6 +124,6 @@ async def test_snapshots_that_nobody_reads_do_not_keep_others_from_theirs(api: A
     assert (await api.get(f"agents/{agent}")).status == 200
 
 
-async def test_a_workspace_makes_so_many_pages_at_once_and_others_are_not_held_up(api: Api, other_api: Api) -> None:
+async def test_workspace_limits_its_concurrent_pages_without_delaying_others(api: Api, other_api: Api) -> None:
     pages = await asyncio.gather(*[api.get("agent-runs") for _ in range(20)], *[api.get("awaits") for _ in range(20)])
     assert {page.status for page in pages} == {200} and (await other_api.get("agent-runs")).status == 200

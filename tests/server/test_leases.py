@@ -26,7 +26,7 @@ async def claim(api: Api, run: str, call: str, **fields: object) -> Json:
 
 
 @pytest.mark.requirement("run.lease.claim")
-async def test_one_of_several_claims_wins_and_the_others_are_told_until_when(api: Api) -> None:
+async def test_one_of_several_claims_wins(api: Api) -> None:
     run, call = await offered(api)
     async with api.stream(run) as stream:
         wanted = [api.post(f"agent-runs/{run}/tool-leases", {"toolUseId": call}) for _ in range(4)]
@@ -67,7 +67,7 @@ async def test_a_plain_client_answers_what_nobody_claimed_and_nothing_else(api: 
 
 
 @pytest.mark.requirement("run.lease.heartbeat")
-async def test_a_heartbeat_keeps_the_call_a_release_offers_it_again_and_an_old_token_is_worth_nothing(api: Api) -> None:
+async def test_heartbeat_keeps_the_call_and_release_offers_it_again(api: Api) -> None:
     run, call = await offered(api)
     leases = f"agent-runs/{run}/tool-leases"
     async with api.stream(run) as stream:
@@ -98,7 +98,7 @@ async def test_a_heartbeat_keeps_the_call_a_release_offers_it_again_and_an_old_t
 
 
 @pytest.mark.requirement("run.lease.lost")
-async def test_a_lease_that_runs_out_is_handled_as_the_run_says(api: Api) -> None:
+async def test_lease_that_runs_out_is_handled_as_run_says(api: Api) -> None:
     async def lost(**spec: Any) -> tuple[str, str, str]:
         run, call = await offered(api, **spec)
         return run, call, (await claim(api, run, call, leaseMs=1000))["token"]

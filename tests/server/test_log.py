@@ -140,7 +140,7 @@ def test_the_start_is_one_line_that_says_what_there_is(told: Told) -> None:
     assert line["time"].endswith("Z") and "T" in line["time"]
 
 
-def test_a_server_without_a_key_says_how_to_make_one_and_the_command_works(told: Told) -> None:
+def test_server_without_a_key_says_how_to_make_one(told: Told) -> None:
     (line,) = told.lines("there is no API key yet")
     _, _, command = line["message"].partition("create one with: ")
     arguments = shlex.split(command)
@@ -149,7 +149,7 @@ def test_a_server_without_a_key_says_how_to_make_one_and_the_command_works(told:
     assert [line for line in told.second if "API key" in line["message"]] == []
 
 
-def test_a_tools_exception_leaves_a_traceback_with_the_runs_public_id(told: Told) -> None:
+def test_tools_exception_leaves_traceback_with_runs_public_id(told: Told) -> None:
     (line,) = told.lines("the tool burn failed")
     assert line["run"] == told.burnt and told.burnt in line["message"] and line["workspace"] == "acme"
     assert 'raise RuntimeError("there was a fire")' in line["traceback"] and "RuntimeError" in line["traceback"]
@@ -157,12 +157,12 @@ def test_a_tools_exception_leaves_a_traceback_with_the_runs_public_id(told: Told
     assert told.lines("the tool sorry failed") == []
 
 
-def test_what_a_tool_logs_itself_names_its_run(told: Told) -> None:
+def test_tool_log_lines_name_their_run(told: Told) -> None:
     (line,) = told.lines("it smells of smoke")
     assert (line["logger"], line["run"], line["workspace"]) == ("shop", told.burnt, "acme")
 
 
-def test_a_model_call_that_failed_is_one_line_and_says_what_follows(told: Told) -> None:
+def test_failed_model_call_is_one_log_line(told: Told) -> None:
     again, given_up = told.lines("the model call failed")
     assert (again["run"], given_up["run"]) == (told.flaky, told.broken)
     for line, words in (
@@ -175,7 +175,7 @@ def test_a_model_call_that_failed_is_one_line_and_says_what_follows(told: Told) 
     assert given_up.items() >= fields.items() and again["class"] == "overloaded"
 
 
-def test_every_failed_run_is_one_line_with_its_code_and_message(told: Told) -> None:
+def test_failed_run_is_one_line_with_code_and_message(told: Told) -> None:
     failures = [line for line in [*told.first, *told.second] if re.match(r"run \S+ failed: ", line["message"])]
     by_run = {line["run"]: line for line in failures}
     assert set(by_run) == {told.broken, told.unanswered} and len(failures) == 2
@@ -199,14 +199,14 @@ def test_a_slow_turn_is_one_line(told: Told) -> None:
     assert "scripted:drip" in line["message"] and line["level"] == "info"
 
 
-def test_a_refused_request_is_one_line_under_the_id_that_the_client_got(told: Told) -> None:
+def test_refused_request_is_one_line_under_id_that_client_got(told: Told) -> None:
     (line,) = told.lines("refused GET")
     assert line["request"] == told.refused and line["level"] == "info"
     assert line["message"] == "refused GET /nowhere\\nFAKE: 404 not_found"
     assert (line["method"], line["path"], line["status"], line["code"]) == ("GET", "/nowhere\nFAKE", 404, "not_found")
 
 
-def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told) -> None:
+def test_access_log_has_every_answer_without_its_query(told: Told) -> None:
     lines = [line for line in told.first if line["logger"] == "weftline.access"]
     assert {line["level"] for line in lines} == {"debug"}
     created = re.compile(r"POST /api/v1/workspaces/acme/agent-runs 20[02] in \d+\.\d ms")
@@ -215,7 +215,7 @@ def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told
     assert "404" in refused["message"] and "hush" not in str(told.first)
 
 
-def test_what_is_carried_on_after_a_crash_is_one_line(told: Told) -> None:
+def test_continued_run_is_one_line_after_a_crash(told: Told) -> None:
     (line,) = [line for line in told.second if "did not stop cleanly" in line["message"]]
     assert (
         line["message"].endswith("; recovering 1 run; 1 run waits for a person, a client or a time, as before")

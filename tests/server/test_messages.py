@@ -10,7 +10,7 @@ from .test_awaits import key_id
 PEER = local_tool("peer")
 
 
-async def test_a_message_steers_the_run_at_its_next_turn_and_a_follow_up_comes_at_its_end(api: Api) -> None:
+async def test_message_steers_the_next_turn_and_follow_up_the_end(api: Api) -> None:
     run = await api.start("steered", tools=[PEER])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")
@@ -79,7 +79,7 @@ async def test_a_pause_says_why_however_long_its_reason(api: Api) -> None:
 
 
 @pytest.mark.requirement("run.pause.refused")
-async def test_a_pause_that_cannot_be_is_refused_and_a_second_one_adds_nothing(api: Api) -> None:
+async def test_impossible_pause_is_refused_and_a_second_adds_nothing(api: Api) -> None:
     undisturbed = await api.start("looper", tools=[local_tool()], policy={"interruptsAllowed": False})
     async with api.stream(undisturbed) as stream:
         await stream.until("local_tool_call")

@@ -6,12 +6,8 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from weftline.config import Config
-from weftline.errors import WeftlineError
-from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -37,7 +33,7 @@ async def scrape(api: Api) -> dict[str, float]:
     return samples(reply.body)
 
 
-async def test_what_runs_did_is_in_the_metrics(tmp_path: Path) -> None:
+async def test_metrics_count_the_work_of_runs(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", new_key(server))
@@ -69,7 +65,7 @@ async def test_labels_have_no_values_of_tenants(api: Api) -> None:
     assert labels == {"status", "outcome", "kind", "file", "le", "version"} and api.slug not in page
 
 
-async def test_a_server_that_others_can_reach_shows_metrics_only_to_those_with_its_token(tmp_path: Path) -> None:
+async def test_public_server_shows_metrics_only_with_its_token(tmp_path: Path) -> None:
     config = '[server]\npublic_url = "https://agents.example.com"\n'
     with ServerProcess(tmp_path, scripts=SCRIPTS, config=config) as server:
         async with aiohttp.ClientSession() as http:
@@ -81,11 +77,3 @@ async def test_a_server_that_others_can_reach_shows_metrics_only_to_those_with_i
             check_error(await api.get("/metrics", key=None), 401, "unauthorized")
             check_error(await api.get("/metrics"), 401, "unauthorized")
             assert "weftline_runs_created_total" in samples((await api.get("/metrics", key=TOKEN)).body)
-
-
-def test_the_environment_overrides_the_token_of_the_file() -> None:
-    config = Config(server={"metrics_token": "of-the-file"})
-    assert server_options(config, environ={}).metrics_token == "of-the-file"
-    assert server_options(config, environ={"WEFTLINE_METRICS_TOKEN": TOKEN}).metrics_token == TOKEN
-    with pytest.raises(WeftlineError, match="metrics_token"):
-        server_options(Config(server={"metrics_token": "two words"}), environ={})

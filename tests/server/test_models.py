@@ -28,7 +28,7 @@ async def test_the_catalog_lists_every_script_with_all_fields(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.models.invalid")
-async def test_an_unknown_model_is_refused_when_a_run_or_a_session_is_created(api: Api) -> None:
+async def test_unknown_model_is_refused_when_run_or_session_is_created(api: Api) -> None:
     for path, spec in (("agent-runs", {"prompt": "hi"}), ("agent-sessions", {})):
         body = check_error(await api.post(path, {"modelId": "scripted:nobody", **spec}), 400, "invalid_model")
         assert "scripted:hello" in body["candidates"]

@@ -19,7 +19,7 @@ SCRIPTS: dict[str, Any] = {"pay": {"turns": [{"tool_calls": [{"name": "pay", "ar
 
 
 @pytest.mark.parametrize(("fold", "state"), [(FOLD, None), (FOLD - 1, None), (FOLD - 1, b"?"), (FOLD, b'"doubts"')])
-async def test_a_call_in_doubt_is_shown_whatever_made_the_stored_state(fold: int, state: bytes | None) -> None:
+async def test_call_in_doubt_is_shown_whatever_made_stored_state(fold: int, state: bytes | None) -> None:
     began = asyncio.Event()
 
     @tool

@@ -206,7 +206,7 @@ async def test_an_idle_connection_keeps_nothing_of_its_last_request(request_: by
 
 
 @pytest.mark.parametrize("path", [b"quick", b"early"])
-async def test_each_request_has_its_own_time_even_if_every_write_ends_in_the_middle_of_one(path: bytes) -> None:
+async def test_requests_have_own_times_despite_shared_writes(path: bytes) -> None:
     whole = post(path, 4) + b"xxxx"
     async with connected() as connection:
         for cut in (10, len(whole) - 2):
@@ -266,7 +266,7 @@ async def test_a_large_body_may_have_as_much_framing() -> None:
 # Responses before the end of their requests
 
 
-async def test_a_connection_answered_early_is_idle_once_its_body_is_there() -> None:
+async def test_connection_answered_early_is_idle_once_its_body_is_there() -> None:
     async with connected() as connection:
         await connection.send(post(b"early", 20) + b"x" * 10)
         assert connection.wire.statuses == [401]
@@ -278,7 +278,7 @@ async def test_a_connection_answered_early_is_idle_once_its_body_is_there() -> N
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
-async def test_a_connection_answered_early_is_not_idle_while_its_next_request_is_handled() -> None:
+async def test_connection_answered_early_is_not_idle_during_its_next_request() -> None:
     async with connected() as connection:
         await connection.send(post(b"early", 20) + b"x" * 10, b"x" * 10 + SLOW)
         connection.clock.wait(10 * LIMITS.keep_alive_s)
@@ -288,7 +288,7 @@ async def test_a_connection_answered_early_is_not_idle_while_its_next_request_is
 
 
 @pytest.mark.parametrize("head", [post(b"early", 100_000), CHUNKED % b"early" + b"186a0\r\n"], ids=["sized", "chunked"])
-async def test_an_early_response_says_that_the_connection_is_closed_if_much_may_follow(head: bytes) -> None:
+async def test_early_response_closes_the_connection_if_much_may_follow(head: bytes) -> None:
     """Otherwise clients would send their next request on it, in vain."""
     async with connected() as connection:
         await connection.send(head, b"x" * 10_000)
@@ -300,7 +300,7 @@ async def test_an_early_response_says_that_the_connection_is_closed_if_much_may_
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
-async def test_a_client_that_sends_all_before_it_reads_has_time_for_it_but_not_for_ever() -> None:
+async def test_client_that_sends_before_reading_has_limited_time() -> None:
     async with connected() as connection:
         await connection.send(post(b"early", 10**9), *[b"x" * 60_000] * 100)
         assert connection.wire.ended
@@ -314,7 +314,7 @@ async def test_a_client_that_sends_all_before_it_reads_has_time_for_it_but_not_f
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
-async def test_a_response_is_sent_to_its_end_though_the_rest_of_its_request_is_not_wanted() -> None:
+async def test_response_is_sent_to_its_end_despite_unread_request() -> None:
     """Many clients read slowly, and the response may be large."""
     async with connected() as connection:
         connection.wire.unread = 10_500
@@ -328,7 +328,7 @@ async def test_a_response_is_sent_to_its_end_though_the_rest_of_its_request_is_n
         assert connection.wire.closed
 
 
-async def test_a_client_that_stops_reading_on_a_closing_connection_loses_it() -> None:
+async def test_client_that_stops_reading_on_closing_connection_loses_it() -> None:
     async with connected() as connection:
         connection.wire.unread = 10_000
         await connection.send(post(b"early", 20).replace(b"Host: x", b"Host: x\r\nConnection: close"))
@@ -336,7 +336,7 @@ async def test_a_client_that_stops_reading_on_a_closing_connection_loses_it() ->
         assert connection.wire.closed
 
 
-async def test_what_a_client_sent_before_its_response_earns_it_no_time_on_a_closing_connection() -> None:
+async def test_early_bytes_earn_no_time_on_a_closing_connection() -> None:
     async with connected() as connection:
         await connection.send(post(b"unread", 20).replace(b"Host: x", b"Host: x\r\nConnection: close"), b"x" * 10)
         connection.app.go.set()
@@ -347,7 +347,7 @@ async def test_what_a_client_sent_before_its_response_earns_it_no_time_on_a_clos
 
 
 @pytest.mark.parametrize("close", [b"", b"\r\nConnection: close"])
-async def test_what_is_left_of_a_request_counts_from_its_response(close: bytes) -> None:
+async def test_remaining_request_time_counts_from_its_response(close: bytes) -> None:
     async with connected() as connection:
         head = post(b"unread", 100_000).replace(b"Host: x", b"Host: x" + close)
         await connection.send(head, b"x" * 70_000)
@@ -360,7 +360,7 @@ async def test_what_is_left_of_a_request_counts_from_its_response(close: bytes) 
         assert connection.wire.ended == bool(close)
 
 
-async def test_little_is_read_behind_a_refused_request_while_a_response_is_in_progress() -> None:
+async def test_little_is_read_behind_a_refused_request() -> None:
     async with connected() as connection:
         await connection.send(SLOW + b"nonsense\r\n\r\n", *[b"x" * 60_000] * 20)
         assert not connection.wire.reads
@@ -391,7 +391,7 @@ async def test_the_rest_of_a_request_behind_many_is_read() -> None:
         assert connection.wire.statuses == [200] * 12
 
 
-async def test_a_handler_that_fails_before_it_has_the_body_gives_500_that_can_be_read() -> None:
+async def test_handler_failing_before_the_body_gives_a_readable_500() -> None:
     async with connected() as connection:
         await connection.send(post(b"broken", 20) + b"x")
         assert connection.wire.statuses == [500] and connection.wire.ended and not connection.wire.closed
@@ -401,7 +401,7 @@ async def test_a_handler_that_fails_before_it_has_the_body_gives_500_that_can_be
 
 
 @pytest.mark.parametrize("rest", [b"", b"1\r\nx\r\n", b"nonsense\r\n"])
-async def test_a_request_has_one_response_even_if_its_body_fails_later(rest: bytes) -> None:
+async def test_request_has_one_response_even_if_its_body_fails_later(rest: bytes) -> None:
     async with connected() as connection:
         await connection.send(CHUNKED % b"early", b"1\r\nx\r\n")
         connection.clock.wait(1)
@@ -411,7 +411,7 @@ async def test_a_request_has_one_response_even_if_its_body_fails_later(rest: byt
 
 
 @pytest.mark.parametrize("header", [b"Connection: close", b"Expect: 100-continue"])
-async def test_a_client_that_still_sends_can_read_the_response_before_its_connection_is_closed(header: bytes) -> None:
+async def test_client_that_still_sends_can_read_the_response(header: bytes) -> None:
     """Closing it at once would reset it, and what the client has not read would be lost."""
     head = post(b"early", 20).replace(b"Host: x\r\n", b"Host: x\r\n%b\r\n" % header)
     async with connected() as connection:
@@ -424,7 +424,7 @@ async def test_a_client_that_still_sends_can_read_the_response_before_its_connec
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
-async def test_a_connection_whose_last_request_is_complete_is_closed_at_once() -> None:
+async def test_connection_whose_last_request_is_complete_is_closed_at_once() -> None:
     async with connected() as connection:
         await connection.send(b"GET /quick HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert connection.wire.statuses == [200] and connection.wire.closed
@@ -434,7 +434,7 @@ async def test_a_connection_whose_last_request_is_complete_is_closed_at_once() -
 
 
 @pytest.mark.parametrize("segments", [1, 7, 1000])
-async def test_requests_behind_a_slow_one_wait_for_it_and_few_are_held(segments: int) -> None:
+async def test_requests_wait_behind_a_slow_one_in_limited_number(segments: int) -> None:
     data = SLOW + b"".join([GET, post(b"quick", 6) + b"/1.1/1"] * 500)
     size = len(data) // segments + 1
     parts = [data[at : at + size] for at in range(0, len(data), size)]
@@ -455,7 +455,7 @@ async def test_requests_behind_a_slow_one_wait_for_it_and_few_are_held(segments:
         assert connection.wire.closed
 
 
-async def test_a_handler_that_listens_does_not_let_more_in_while_too_many_wait() -> None:
+async def test_listening_handler_admits_nobody_while_too_many_wait() -> None:
     """As `receive` does, which resumes reading to learn whether the client is gone."""
     async with connected() as connection:
         await connection.send(SLOW + GET * 8)
@@ -472,7 +472,7 @@ async def test_a_handler_that_listens_does_not_let_more_in_while_too_many_wait()
         assert connection.wire.statuses == [200] * 39 and not connection.wire.ended and connection.wire.reads
 
 
-async def test_a_client_that_sends_without_end_is_read_as_fast_as_it_is_answered() -> None:
+async def test_client_that_sends_endlessly_is_read_as_it_is_answered() -> None:
     """Every response, and every handler that listens, asks for more of it."""
     segment = GET * 1000
     async with connected() as connection:
@@ -487,7 +487,7 @@ async def test_a_client_that_sends_without_end_is_read_as_fast_as_it_is_answered
 
 
 @pytest.mark.parametrize("count", [1, 8, 100])
-async def test_what_is_incomplete_behind_the_requests_that_wait_has_its_time_after_them(count: int) -> None:
+async def test_incomplete_request_gets_its_time_after_earlier_ones(count: int) -> None:
     async with connected() as connection:
         await connection.send(SLOW + GET * count + b"GET /qui")
         if count > 8:
@@ -520,7 +520,7 @@ async def test_a_body_behind_another_request_has_its_time_after_it() -> None:
         GET + CHUNKED % b"quick" + b"nonsense\r\n",
     ],
 )
-async def test_a_slow_response_is_sent_even_if_what_follows_its_request_is_refused(rest: bytes) -> None:
+async def test_slow_response_is_sent_despite_a_refused_next_request(rest: bytes) -> None:
     async with connected() as connection:
         await connection.send(SLOW + rest)
         connection.clock.wait(10 * LIMITS.body_timeout_s)
@@ -534,7 +534,7 @@ async def test_a_slow_response_is_sent_even_if_what_follows_its_request_is_refus
         assert connection.wire.closed
 
 
-async def test_a_client_that_waits_for_100_is_not_told_to_go_on_once_it_is_refused() -> None:
+async def test_refused_client_is_not_told_to_continue() -> None:
     head = post(b"slow", 20).replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
     async with connected() as connection:
         await connection.send(head)
@@ -548,7 +548,7 @@ async def test_a_client_that_waits_for_100_is_not_told_to_go_on_once_it_is_refus
 # Connections that are gone
 
 
-async def test_what_was_not_parsed_of_a_lost_connection_is_released_although_a_handler_goes_on() -> None:
+async def test_lost_connection_releases_unparsed_data() -> None:
     connection = Connection(LIMITS)
     tracemalloc.start()
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weftline.log_context import RequestInfo
-from weftline.server.accept import accepted_types
+from weftline.server.creating import accepted_types
 from weftline.server.http import Request
 
 from .kit import TERMINAL, Api, Stream, check_error, local_tool, types
@@ -36,7 +36,7 @@ def run_of(stream: Stream) -> str:
     return stream.response.headers["X-Run-Id"]
 
 
-async def test_a_create_that_accepts_events_is_answered_with_the_stream_of_the_run(api: Api) -> None:
+async def test_create_that_accepts_events_is_answered_with_stream_of_run(api: Api) -> None:
     async with posted(api, HELLO) as stream:
         frames = await stream.rest()
     run = run_of(stream)
@@ -49,14 +49,14 @@ async def test_a_create_that_accepts_events_is_answered_with_the_stream_of_the_r
     assert [frame.raw for frame in await api.events(run, last_seq=last)] == [frame.raw for frame in frames[3:]]
 
 
-async def test_a_client_answers_calls_while_the_create_is_still_being_answered(api: Api) -> None:
+async def test_client_answers_calls_while_create_is_still_being_answered(api: Api) -> None:
     async with posted(api, {"modelId": "scripted:lookup", "prompt": "x", "tools": [local_tool()]}) as stream:
         call = await stream.until("local_tool_call")
         await api.answer(run_of(stream), call["toolUseId"], result="42")
         assert (await stream.rest())[-1]["text"] == "found 42"
 
 
-async def test_a_message_to_a_session_is_answered_with_its_events_too(api: Api) -> None:
+async def test_message_to_session_is_answered_with_its_events_too(api: Api) -> None:
     session = await api.session("seen")
     path = f"agent-sessions/{session}/messages"
     for prompt, expected in (("one", "one / 1"), ("two", "one two / 3")):
@@ -67,7 +67,7 @@ async def test_a_message_to_a_session_is_answered_with_its_events_too(api: Api) 
     assert (await api.snapshot(run_of(stream)))["sessionId"] == session
 
 
-async def test_repeating_a_create_with_its_key_follows_the_run_that_exists_from_any_event(api: Api) -> None:
+async def test_repeated_create_follows_its_run_from_any_event(api: Api) -> None:
     key = {"Idempotency-Key": "once"}
     async with posted(api, HELLO, headers=key) as first:
         whole = await first.rest()
@@ -87,7 +87,7 @@ async def test_repeating_a_create_with_its_key_follows_the_run_that_exists_from_
     assert len((await api.get("agent-runs")).json["runs"]) == 1
 
 
-async def test_many_creates_with_one_key_at_once_make_one_run_and_all_see_all_of_it(api: Api) -> None:
+async def test_many_creates_with_one_key_make_one_run(api: Api) -> None:
     body = {"modelId": "scripted:drip", "prompt": "x"}
 
     async def one() -> tuple[str, list[bytes]]:
@@ -105,7 +105,7 @@ async def test_a_client_that_goes_away_leaves_the_run_alone(api: Api) -> None:
     assert frames[-1].type == "result"
 
 
-async def test_a_creator_that_does_not_read_holds_nobody_up_and_misses_nothing(api: Api) -> None:
+async def test_creator_that_does_not_read_misses_nothing(api: Api) -> None:
     big = {"modelId": "scripted:big", "prompt": "x", "tools": [{"kind": "mantyx_plugin", "name": "big"}]}
     async with posted(api, big) as lazy:
         assert (await api.play("hello"))[-1].type == "result"
@@ -113,7 +113,7 @@ async def test_a_creator_that_does_not_read_holds_nobody_up_and_misses_nothing(a
         assert [frame.raw for frame in await lazy.rest()] == [frame.raw for frame in whole]
 
 
-async def test_what_is_refused_before_there_is_a_run_is_an_error_in_json(api: Api) -> None:
+async def test_early_refusal_is_an_error_in_json(api: Api) -> None:
     async def refused(body: Any, *, path: str = "agent-runs", **options: Any) -> Any:
         headers = {**EVENTS, **options.pop("headers", {})}
         return await api.post(path, body, headers=headers, **options)
@@ -132,7 +132,7 @@ async def test_what_is_refused_before_there_is_a_run_is_an_error_in_json(api: Ap
     assert (await api.get("agent-runs")).json["runs"] == []
 
 
-async def test_a_failing_run_is_told_in_its_stream_like_any_other(api: Api) -> None:
+async def test_failing_run_is_told_in_its_stream_like_any_other(api: Api) -> None:
     async with posted(api, {"modelId": "scripted:fails_auth", "prompt": "x"}) as stream:
         frames = await stream.rest()
     assert [frame.type for frame in frames if frame.type in TERMINAL] == ["error"]
@@ -156,7 +156,7 @@ async def test_a_failing_run_is_told_in_its_stream_like_any_other(api: Api) -> N
         ([",,;;q=,"], False, False),
     ],
 )
-def test_an_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[str], events: bool, json: bool) -> None:
+def test_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[str], events: bool, json: bool) -> None:
     async def nothing(*_: Any) -> Any: ...
 
     headers = [(b"accept", line.encode()) for line in accept]
@@ -164,7 +164,7 @@ def test_an_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[s
     assert accepted_types(request) == (events, json)
 
 
-async def test_warnings_come_in_a_header_of_the_stream_and_strictness_is_a_400(api: Api) -> None:
+async def test_warnings_come_in_header_of_stream_and_strictness_is_400(api: Api) -> None:
     wrong = {**HELLO, "modelid": "x", "ünknown": 1, **{f"field{number}": 1 for number in range(500)}}
     async with posted(api, wrong) as stream:
         await stream.rest()

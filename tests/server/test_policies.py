@@ -16,7 +16,7 @@ ECHO = {"kind": "server", "name": "echo"}
 
 
 @pytest.mark.requirement("run.cap.tool_calls")
-async def test_a_run_that_reaches_its_cap_says_so_on_its_last_event_and_its_snapshot(api: Api) -> None:
+async def test_run_at_its_cap_says_so_in_event_and_snapshot(api: Api) -> None:
     run = await api.start("greedy", tools=[ECHO], policy={"maxToolCalls": 3, "timeBudgetMs": 60_000})
     frames = await api.events(run)
     assert [frame["how"] for frame in of_type(frames, "tool_result")] == ["returned"] * 3 + ["cap"]
@@ -27,9 +27,7 @@ async def test_a_run_that_reaches_its_cap_says_so_on_its_last_event_and_its_snap
 
 
 @pytest.mark.requirement("run.policy.overrides")
-async def test_whoever_may_change_an_agent_may_have_another_policy_for_a_run_and_others_a_tighter_one(
-    api: Api, server: ServerProcess
-) -> None:
+async def test_agent_editors_may_loosen_a_runs_policy(api: Api, server: ServerProcess) -> None:
     spec = {"modelId": "scripted:greedy", "tools": [ECHO], "policy": {"maxToolCalls": 3, "timeBudgetMs": 60_000}}
     agent = (await api.post("agents", {"name": "Held", "slug": "held", "spec": spec})).json["id"]
     secret = await asyncio.to_thread(new_secret, server.db, api.slug, agents=[agent])

@@ -73,7 +73,7 @@ async def test_a_stream_has_the_events_of_its_profile(api: Api) -> None:
     assert "'nope' is neither a profile" in error["message"]
 
 
-async def test_only_the_last_frame_of_an_entry_has_an_id_to_go_on_from(api: Api) -> None:
+async def test_only_the_last_frame_of_an_entry_has_an_id(api: Api) -> None:
     run = await api.start("echo", tools=[ECHO])
     raw = (await api.get(f"agent-runs/{run}/stream?profile=all")).body
     whole = bodies(list(SseParser().feed(raw)))
@@ -88,14 +88,14 @@ async def test_only_the_last_frame_of_an_entry_has_an_id_to_go_on_from(api: Api)
             assert bodies(await frames(api, run, "all", lastSeq=seq)) == whole[place + 1 :]
 
 
-async def test_a_run_is_created_and_followed_with_a_profile_in_one_request(api: Api) -> None:
+async def test_run_is_created_and_followed_with_profile_in_one_request(api: Api) -> None:
     spec = {"prompt": "x", "modelId": "scripted:hello"}
     reply = await api.post("agent-runs?profile=metrics", spec, headers={"accept": "text/event-stream"})
     kinds = [sent.event for sent in SseParser().feed(reply.body)]
     assert kinds == [*("run_phase_changed",) * 2, "usage", "run_phase_changed", "result"]
 
 
-async def test_a_call_for_a_client_and_a_decision_are_told_as_what_they_wait_for(api: Api) -> None:
+async def test_client_call_and_decision_are_reported_as_awaits(api: Api) -> None:
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")
@@ -119,7 +119,7 @@ async def test_a_call_for_a_client_and_a_decision_are_told_as_what_they_wait_for
     assert decided["approvedBy"].startswith("key:")
 
 
-async def test_a_run_is_shown_as_it_stands_with_the_id_of_its_turn(api: Api) -> None:
+async def test_run_is_shown_with_the_id_of_its_turn(api: Api) -> None:
     run = await api.start("pay", tools=[{"kind": "server", "name": "pay"}], turnId="turn-7")
     async with api.stream(run) as stream:
         asked = await stream.until("await_opened")
@@ -141,7 +141,7 @@ async def test_a_run_is_shown_as_it_stands_with_the_id_of_its_turn(api: Api) -> 
     check_error(await api.get("agent-runs/run_1000000000000000/snapshot"), 404, "not_found")
 
 
-async def test_the_id_of_a_turn_goes_with_a_message_and_not_with_a_session(api: Api) -> None:
+async def test_id_of_turn_goes_with_message_and_not_with_session(api: Api) -> None:
     session = await api.session("hello")
     run = await api.send(session, turnId="turn-8")
     await api.events(run)

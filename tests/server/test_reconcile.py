@@ -70,9 +70,7 @@ SCRIPTS: dict[str, Any] = {"all": {"turns": [{"tool_calls": CALLS}, {"text": "{{
 
 
 @pytest.mark.requirement("run.effect.reconcile")
-async def test_whatever_reconcile_answers_the_call_gets_one_result_and_the_run_goes_on(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_reconciled_call_gets_one_result(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     begun = tmp_path / "begun"
     os.mkfifo(begun)
     all_begun = asyncio.create_task(asyncio.to_thread(begun.read_bytes))  # waits for the tool that writes

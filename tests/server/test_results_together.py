@@ -34,7 +34,7 @@ async def test_all_calls_of_a_turn_are_answered_in_one_request(api: Api) -> None
     check_error(late, 409, "run_terminal")
 
 
-async def test_a_set_that_does_not_fit_is_refused_and_the_run_goes_on_waiting(api: Api) -> None:
+async def test_unfitting_result_set_is_refused_and_the_run_waits(api: Api) -> None:
     run = await api.start("three", tools=[local_tool(outputSchema=SCHEMA)])
     path = f"agent-runs/{run}/tool-results/external_0"
     first, second, third = ids = await offered(api, run)

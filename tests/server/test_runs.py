@@ -56,6 +56,16 @@ async def test_the_stream_that_create_names_is_the_runs_stream(api: Api) -> None
     assert "Content-Encoding" not in reply.headers
 
 
+async def test_files_of_a_result_reach_the_model(api: Api) -> None:
+    run = await api.start("lookup_files", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        files = [{"filename": "note.txt", "mimeType": "text/plain", "data": "YWJj"}]
+        reply = await api.answer(run, call["toolUseId"], result="two", files=files)
+        assert reply.status == 200 and "warnings" not in reply.json
+        assert (await stream.until("result"))["text"] == "two: text/plain 3 bytes"
+
+
 @pytest.mark.requirement("wire.run.snapshot", "wire.http.naming")
 async def test_a_snapshot_has_every_key_before_and_after_the_end(api: Api) -> None:
     run = await api.start("lookup", tools=[local_tool()], name="ask", metadata={"team": "a"})
@@ -231,7 +241,7 @@ BAD_SPECS: list[tuple[Json, str]] = [
     "wire.tools.names",
     "wire.run.rejected",
 )
-async def test_a_spec_that_breaks_a_rule_is_refused_with_the_field_named_and_starts_nothing(api: Api) -> None:
+async def test_spec_that_breaks_a_rule_is_refused_with_its_field(api: Api) -> None:
     first = await api.start("hello")
 
     async def refused(spec: Json, field: str) -> None:
@@ -245,7 +255,7 @@ async def test_a_spec_that_breaks_a_rule_is_refused_with_the_field_named_and_sta
     assert int(second[4:-12], 16) == int(first[4:-12], 16) + 1
 
 
-async def test_server_tools_are_named_bare_and_one_that_is_not_installed_is_refused(api: Api) -> None:
+async def test_server_tools_are_named_bare_and_must_be_installed(api: Api) -> None:
     frames = await api.play("echo", tools=[{"kind": "mantyx_plugin", "name": "echo"}])
     assert frames[-1]["text"] == "heard echo said"
     for name in ("web_search", "@acme/web_search"):
@@ -267,7 +277,7 @@ async def test_a_repeated_create_with_one_idempotency_key_makes_one_run(api: Api
         check_error(await api.post("agent-runs", spec, headers={"Idempotency-Key": key}), 400, "invalid_request")
 
 
-async def test_a_repeated_create_finds_its_run_though_its_agent_was_deleted(api: Api) -> None:
+async def test_repeated_create_finds_its_run_though_its_agent_was_deleted(api: Api) -> None:
     agent = (await api.post("agents", {"name": "Fleeting", "spec": {"modelId": "scripted:hello"}})).json["id"]
     spec, headers = {"agentId": agent, "prompt": "once"}, {"Idempotency-Key": "of an agent"}
     first = await api.post("agent-runs", spec, headers=headers)
@@ -278,7 +288,7 @@ async def test_a_repeated_create_finds_its_run_though_its_agent_was_deleted(api:
     check_error(await api.post("agent-runs", {**spec, "prompt": "two"}, headers=headers), 409, "idempotency_conflict")
 
 
-async def test_a_create_that_comes_just_when_its_twin_was_committed_does_not_stall_the_server(api: Api) -> None:
+async def test_create_during_commit_of_its_twin_does_not_stall(api: Api) -> None:
     spec = {"modelId": "scripted:hello", "prompt": "once"}
 
     async def repeat(key: str) -> int:
@@ -296,14 +306,14 @@ async def test_the_idempotency_keys_of_two_workspaces_do_not_meet(api: Api, othe
 
 
 @pytest.mark.requirement("wire.spec.output_schema")
-async def test_an_output_schema_is_stored_verbatim_and_its_answer_is_text(api: Api) -> None:
+async def test_output_schema_is_stored_verbatim_and_its_answer_is_text(api: Api) -> None:
     schema: Json = {"name": "num", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}, "x-own": 1.0}}
     run = await api.start("json_answer", outputSchema=schema)
     assert (await api.events(run))[-1]["text"] == '{"n": 4}'
     assert (await api.snapshot(run))["spec"]["outputSchema"] == schema
 
 
-async def test_an_answer_that_never_fits_the_output_schema_fails_with_its_text(api: Api) -> None:
+async def test_answer_that_never_fits_output_schema_fails_with_its_text(api: Api) -> None:
     frames = await api.play("hello", outputSchema={"schema": {"type": "object"}})
     assert types(frames) == ["started", "assistant_message", "output_rejected", "assistant_message", "error"]
     assert frames[-1]["code"] == "invalid_output" and frames[-1]["partialText"] == "Hello wörld"

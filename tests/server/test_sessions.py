@@ -9,6 +9,11 @@ import pytest
 from .kit import Api, Json, check_error, local_tool, of_type
 
 
+def spoken(messages: list[Json]) -> list[Json]:
+    """Who said what."""
+    return [{name: one[name] for name in ("role", "content")} for one in messages]
+
+
 @pytest.mark.requirement("wire.session.create")
 async def test_a_session_is_created_from_a_spec_without_input(api: Api) -> None:
     reply = await api.post("agent-sessions", {"modelId": "scripted:hello", "name": "talk"})
@@ -65,13 +70,42 @@ async def test_each_message_sees_what_was_said_before(api: Api) -> None:
     assert (await api.events(second))[-1]["text"] == "one | two / 3"
     assert (await api.snapshot(second))["sessionId"] == session
     shown = (await api.get(f"agent-sessions/{session}")).json
+    runs = {run: await api.snapshot(run) for run in (first, second)}
     assert shown["messages"] == [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "one / 1"},
-        {"role": "user", "content": "two"},
-        {"role": "assistant", "content": "one | two / 3"},
+        {
+            "role": role,
+            "content": content,
+            "id": f"{session}.{position}",
+            "runId": run,
+            "createdAt": runs[run]["createdAt" if role == "user" else "finishedAt"],
+        }
+        for position, (role, content, run) in enumerate(
+            [
+                ("user", "one", first),
+                ("assistant", "one / 1", first),
+                ("user", "two", second),
+                ("assistant", "one | two / 3", second),
+            ]
+        )
     ]
     assert shown["lastUsedAt"] >= shown["createdAt"]
+    page = (await api.get(f"agent-sessions/{session}/events?lastMessages=1")).json
+    (last,) = page["events"]
+    assert {name: last[name] for name in ("id", "runId", "createdAt")} == {
+        name: shown["messages"][-1][name] for name in ("id", "runId", "createdAt")
+    }
+
+
+async def test_answers_of_a_session_have_the_calls_of_their_runs_if_asked_for(api: Api) -> None:
+    session = await api.session("echo", tools=[{"kind": "server", "name": "echo"}])
+    run = await api.send(session, "one")
+    await api.events(run)
+    asked, answer = (await api.get(f"agent-sessions/{session}?calls=true")).json["messages"]
+    assert "calls" not in asked and answer["calls"]
+    assert answer["calls"] == (await api.get(f"agent-runs/{run}/calls")).json["calls"]
+    plain = (await api.get(f"agent-sessions/{session}")).json["messages"]
+    assert all("calls" not in one for one in plain) and [one["id"] for one in plain] == [asked["id"], answer["id"]]
+    check_error(await api.get(f"agent-sessions/{session}?calls=yes"), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("value", [5, ["a:b"]])
@@ -93,7 +127,8 @@ async def test_a_message_may_bring_several_messages(api: Api) -> None:
     reply = await api.post(f"agent-sessions/{session}/messages", {"messages": messages})
     await api.events(reply.json["runId"])
     shown = (await api.get(f"agent-sessions/{session}")).json["messages"]
-    assert shown == [*messages, {"role": "assistant", "content": "a | c / 3"}]
+    assert spoken(shown) == [*messages, {"role": "assistant", "content": "a | c / 3"}]
+    assert len({one["id"] for one in shown}) == 4 and {one["runId"] for one in shown} == {reply.json["runId"]}
 
 
 @pytest.mark.requirement("wire.session.history")
@@ -127,7 +162,7 @@ async def test_messages_to_a_busy_session_wait_in_line(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.session.queue")
-async def test_a_queued_run_can_be_followed_and_cancelled_without_disturbing_the_line(api: Api) -> None:
+async def test_queued_run_can_be_followed_and_cancelled_without_disturbing_line(api: Api) -> None:
     session = await api.session("lookup", tools=[local_tool()])
     first, second, third = [await api.send(session, f"m{number}") for number in range(3)]
     async with api.stream(second) as queued:
@@ -144,7 +179,7 @@ async def test_a_queued_run_can_be_followed_and_cancelled_without_disturbing_the
 
 
 @pytest.mark.requirement("wire.session.overrides")
-async def test_what_a_message_sets_anew_holds_for_its_run_alone(api: Api) -> None:
+async def test_message_settings_hold_for_its_run_alone(api: Api) -> None:
     session = await api.session("inside", reasoningLevel="low", tools=[local_tool("a")])
     cases: list[tuple[Json, str]] = [
         ({}, "|a|30"),
@@ -246,7 +281,7 @@ async def test_a_repeated_message_with_one_idempotency_key_is_one_run(api: Api) 
     assert len((await api.get(f"agent-sessions/{session}")).json["messages"]) == 2
 
 
-async def test_a_repeated_message_finds_its_run_though_the_session_has_ended(api: Api) -> None:
+async def test_repeated_message_finds_its_run_though_session_has_ended(api: Api) -> None:
     session = await api.session("seen")
     body, headers = {"prompt": "once"}, {"Idempotency-Key": "m-1"}
     first = await api.post(f"agent-sessions/{session}/messages", body, headers=headers)
@@ -268,7 +303,7 @@ async def test_many_sessions_keep_their_conversations_apart(api: Api) -> None:
     ]
 
 
-async def test_a_fork_of_a_sessions_run_has_a_session_of_its_own(api: Api) -> None:
+async def test_fork_of_sessions_run_has_session_of_its_own(api: Api) -> None:
     session = await api.session("seen", name="talk", metadata={"a2a_context_id": "c", "team": "red"})
     await api.events(await api.send(session, "one"))
     run = await api.send(session, "two")

@@ -128,7 +128,7 @@ async def world() -> AsyncGenerator[World]:
 
 
 @pytest.mark.requirement("run.log.read")
-async def test_nothing_is_read_for_a_client_that_has_not_taken_what_it_was_sent(
+async def test_server_reads_nothing_from_clients_that_do_not_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, backlog, client = Reads(world.store, monkeypatch), Backlog(0), Client(10_000)
@@ -146,7 +146,7 @@ async def test_nothing_is_read_for_a_client_that_has_not_taken_what_it_was_sent(
     assert client.got == await world.whole()
 
 
-async def test_what_is_kept_for_slow_clients_is_bounded_over_all_of_them(world: World) -> None:
+async def test_buffers_of_slow_clients_are_bounded_together(world: World) -> None:
     backlog = Backlog(300_000)
     clients = [Client(5000) for _ in range(50)]
     sending = [world.stream(client, backlog) for client in clients]
@@ -162,7 +162,7 @@ async def test_what_is_kept_for_slow_clients_is_bounded_over_all_of_them(world: 
 
 
 @given(rooms=st.lists(st.integers(1, 60_000), min_size=1, max_size=40), budget=st.sampled_from([0, 20_000, 10**9]))
-def test_however_a_client_stops_and_goes_on_it_gets_the_same_bytes(rooms: list[int], budget: int) -> None:
+def test_however_client_stops_and_goes_on_it_gets_same_bytes(rooms: list[int], budget: int) -> None:
     async def read() -> None:
         async with new_world() as world:
             client = Client(rooms[0])
@@ -183,7 +183,7 @@ def batch(seq: int, size: int) -> EntryBatch:
     return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 
-async def test_a_reader_that_is_busy_keeps_a_short_queue_and_one_that_waits_gets_all_at_once() -> None:
+async def test_busy_reader_keeps_a_short_queue() -> None:
     follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
     follower.behind = False
     waiting = asyncio.create_task(cast("Any", follower.next()))
@@ -196,7 +196,7 @@ async def test_a_reader_that_is_busy_keeps_a_short_queue_and_one_that_waits_gets
     assert follower.behind and follower.last_seq == 1
 
 
-async def test_the_end_of_the_server_is_not_forgotten_by_a_reader_that_goes_back() -> None:
+async def test_rewinding_reader_remembers_the_server_end() -> None:
     follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
     follower.behind = False
     follower.push(batch(1, 10))
@@ -206,7 +206,7 @@ async def test_the_end_of_the_server_is_not_forgotten_by_a_reader_that_goes_back
     assert await follower.next() is None
 
 
-async def test_the_rows_of_a_log_are_no_larger_than_a_page_of_it(world: World) -> None:
+async def test_rows_of_log_are_no_larger_than_page_of_it(world: World) -> None:
     page = await world.store.log.page(world.key, after=0, max_bytes=2**30)
     assert page is not None and len(page.items) > 3
     assert max(item.size for item in page.items if not item.head) <= PAGE_BYTES
@@ -225,7 +225,7 @@ class Transport:
     def set_write_buffer_limits(self, *, high: int) -> None: ...
 
 
-async def test_small_writes_of_one_turn_of_the_loop_are_one_and_large_ones_are_not_kept_back() -> None:
+async def test_small_writes_are_merged_and_large_ones_not_delayed() -> None:
     transport = Transport()
     corked = Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop(), stall_timeout_s=300)
     for _ in range(3):

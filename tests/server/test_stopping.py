@@ -23,7 +23,7 @@ SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(60)], "delay
 
 
 @pytest.mark.requirement("wire.sse.shutdown", "run.crash.graceful")
-async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_goes_on(tmp_path: Path) -> None:
+async def test_stopped_server_ends_streams_and_its_successor_continues(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts={**SCRIPTS, "endless": ENDLESS}, arguments=("--drain", "0.2")) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
@@ -53,7 +53,7 @@ async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_go
 
 
 @pytest.mark.requirement("run.crash.graceful")
-async def test_a_server_that_drains_takes_nothing_new_and_lets_what_is_under_way_finish(tmp_path: Path) -> None:
+async def test_draining_server_refuses_new_work_and_finishes_the_rest(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
@@ -87,7 +87,7 @@ async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("wire.sse.durable_first")
-async def test_what_a_client_has_seen_is_there_after_a_kill_at_that_moment(tmp_path: Path) -> None:
+async def test_events_seen_by_a_client_survive_a_kill(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts={**SCRIPTS, "endless": ENDLESS}) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
@@ -109,7 +109,7 @@ async def test_what_a_client_has_seen_is_there_after_a_kill_at_that_moment(tmp_p
 
 
 @pytest.mark.requirement("wire.auth.secrets_at_rest")
-async def test_an_api_key_is_in_no_byte_of_the_store_no_log_line_and_no_answer(tmp_path: Path) -> None:
+async def test_api_key_appears_in_no_store_log_or_answer(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, arguments=("--log-level", "debug")) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:

@@ -82,7 +82,7 @@ async def refuses(api: Api, parked: str, session: str, call: Frame) -> None:
 
 
 @pytest.mark.requirement("run.log.storage_failure")
-async def test_runs_go_on_by_themselves_after_another_process_has_locked_the_store(tmp_path: Path) -> None:
+async def test_runs_continue_after_another_process_locked_the_store(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS) as server:
         key = await asyncio.to_thread(new_key, server)
@@ -98,9 +98,7 @@ async def test_runs_go_on_by_themselves_after_another_process_has_locked_the_sto
         other.close()
 
 
-async def test_a_server_that_stops_on_a_store_that_refuses_to_the_last_says_so_and_its_successor_goes_on(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_server_stopping_on_a_refusing_store_says_so(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     trace = tmp_path / "trace"
     with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS, arguments=("--drain", "0")) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
@@ -128,9 +126,7 @@ process.HURRY_S = 60.0
 """
 
 
-async def test_a_second_signal_ends_the_wait_for_a_store_that_refuses_but_what_is_lost_is_listed(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_second_signal_ends_waiting_and_lists_what_is_lost(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=scripts(tmp_path / "trace"), tools=TOOLS + IMPATIENT) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
         working = await api.start("working", tools=[{"kind": "mantyx_plugin", "name": "record"}])
@@ -193,7 +189,7 @@ async def _write_for_ever(api: Api) -> None:
         await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x" * 100_000})
 
 
-async def test_a_commit_whose_outcome_nobody_knows_stops_the_server_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_commit_of_unknown_outcome_stops_the_server(tmp_path: Path) -> None:
     """A write that fails other than for want of room: the operating system refuses to let the file grow."""
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
         key = await asyncio.to_thread(new_key, server)

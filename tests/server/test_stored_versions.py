@@ -24,7 +24,7 @@ def test_this_version_has_a_store() -> None:
 
 @pytest.mark.requirement("run.deploy.upgrade")
 @pytest.mark.parametrize("packed", VERSIONS, ids=lambda path: path.name)
-async def test_a_store_of_an_earlier_version_is_restored_and_carried_on(
+async def test_store_of_earlier_version_is_restored_and_carried_on(
     packed: Path, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with tarfile.open(packed) as archive:

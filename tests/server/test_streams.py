@@ -32,7 +32,7 @@ async def rich_run(api: Api) -> tuple[str, list[Frame]]:
 
 
 @pytest.mark.requirement("wire.sse.frame", "wire.sse.hybrid", "wire.sse.seq")
-async def test_every_event_is_a_strict_frame_with_its_fields_flat_and_nested(api: Api) -> None:
+async def test_events_are_strict_frames_with_flat_and_nested_fields(api: Api) -> None:
     scripts = ("hello", "cut", "fails_auth", "flaky", "echo_loop", "greedy")
     logs = await asyncio.gather(
         *(api.play(script, tools=SERVER_TOOLS, toolBudgets={"echo": {"maxCalls": 2}}) for script in scripts)
@@ -58,7 +58,7 @@ async def test_one_terminal_event_ends_a_stream_and_nothing_follows_it(api: Api)
 
 
 @pytest.mark.requirement("wire.sse.replay_finished", "wire.sse.seq")
-async def test_the_replay_of_a_finished_run_is_byte_for_byte_what_a_live_reader_saw(api: Api) -> None:
+async def test_finished_run_replays_byte_for_byte(api: Api) -> None:
     run, live = await rich_run(api)
     replay = await api.events(run)
     assert [frame.raw for frame in replay] == [frame.raw for frame in live]
@@ -76,7 +76,7 @@ async def test_a_stream_can_be_resumed_between_any_two_events(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.sse.resume")
-async def test_an_event_source_that_has_seen_the_end_is_told_to_stay_away(api: Api) -> None:
+async def test_event_source_that_saw_the_end_stays_away(api: Api) -> None:
     """A browser opens its stream again for as long as it is answered with 200."""
     run = await api.start("hello")
     last = (await api.events(run))[-1].seq
@@ -117,7 +117,7 @@ async def test_an_event_source_that_has_seen_the_end_is_told_to_stay_away(api: A
         (10**17, None, 10**17),
     ],
 )
-async def test_the_larger_cursor_wins_and_what_is_no_number_is_ignored(
+async def test_larger_cursor_wins_and_what_is_no_number_is_ignored(
     api: Api, last_seq: object, last_event_id: object, after: int
 ) -> None:
     run = await api.start("hello")
@@ -128,9 +128,7 @@ async def test_the_larger_cursor_wins_and_what_is_no_number_is_ignored(
 
 @pytest.mark.requirement("wire.sse.live_join", "wire.sse.resume", "wire.event.deltas")
 @pytest.mark.parametrize("seed", range(3))
-async def test_readers_that_join_a_running_run_at_any_moment_miss_nothing_and_see_nothing_twice(
-    api: Api, seed: int
-) -> None:
+async def test_joining_readers_miss_nothing_and_see_nothing_twice(api: Api, seed: int) -> None:
     dice = random.Random(seed)
     run = await api.start("drip")
     joins = [dice.randint(0, len(DELTAS)) for _ in range(30)]
@@ -150,7 +148,7 @@ async def test_readers_that_join_a_running_run_at_any_moment_miss_nothing_and_se
 
 
 @pytest.mark.requirement("wire.sse.live_join")
-async def test_a_reader_that_breaks_off_after_every_event_sees_the_run_once(api: Api) -> None:
+async def test_reader_that_breaks_off_after_every_event_sees_run_once(api: Api) -> None:
     run = await api.start("drip")
     seen: list[Frame] = []
     while not seen or seen[-1].type not in TERMINAL:
@@ -161,7 +159,7 @@ async def test_a_reader_that_breaks_off_after_every_event_sees_the_run_once(api:
     assert [frame.raw for frame in seen] == [frame.raw for frame in await api.events(run)]
 
 
-async def test_a_cursor_at_the_end_of_a_live_run_waits_for_what_comes(api: Api) -> None:
+async def test_cursor_at_end_of_live_run_waits_for_what_comes(api: Api) -> None:
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")
@@ -170,7 +168,7 @@ async def test_a_cursor_at_the_end_of_a_live_run_waits_for_what_comes(api: Api) 
             assert types(await tail.rest()) == ["local_tool_result_in", "assistant_message", "result"]
 
 
-async def test_a_cursor_beyond_the_end_of_a_live_run_goes_on_from_its_end(api: Api) -> None:
+async def test_cursor_beyond_the_end_of_a_live_run_continues_there(api: Api) -> None:
     """A client meets this after a restore: it has seen more than there is."""
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
@@ -183,7 +181,7 @@ async def test_a_cursor_beyond_the_end_of_a_live_run_goes_on_from_its_end(api: A
                 assert got == expected[len(expected) - len(got) :], "what came after the stream was open"
 
 
-async def test_an_unknown_runs_stream_is_a_json_error_and_no_stream(api: Api) -> None:
+async def test_unknown_runs_stream_is_json_error_and_no_stream(api: Api) -> None:
     check_error(await api.get("agent-runs/run_1aabbccddeeff/stream"), 404, "not_found")
 
 
@@ -201,7 +199,7 @@ def batch(seq: int) -> EntryBatch:
 
 
 @pytest.mark.requirement("wire.sse.heartbeat")
-async def test_a_silent_stream_is_woken_in_time_and_keeps_its_place() -> None:
+async def test_silent_stream_is_woken_in_time_and_keeps_its_place() -> None:
     hub = Hub(MemoryStore().log)
     follower = hub.follow(1, "run_1", after=7)
     follower.behind = False
@@ -222,7 +220,7 @@ async def test_a_silent_stream_is_woken_in_time_and_keeps_its_place() -> None:
 
 
 @given(st.lists(st.sampled_from(["beat", "push", "next"]), max_size=30))
-def test_a_reader_gets_every_batch_once_and_a_keep_alive_after_every_silence(moves: list[str]) -> None:
+def test_reader_gets_every_batch_once_and_regular_keep_alives(moves: list[str]) -> None:
     async def follow() -> None:
         follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
         follower.behind = False

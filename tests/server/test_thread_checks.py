@@ -19,7 +19,7 @@ PATIENCE_S = 60
 
 
 @pytest.mark.requirement("run.start.thread_checks")
-async def test_a_start_on_a_thread_that_takes_none_is_refused_and_leaves_nothing(api: Api, tmp_path: Path) -> None:
+async def test_refused_start_on_a_thread_leaves_nothing(api: Api, tmp_path: Path) -> None:
     await over_http(api)
     model = ScriptedModel(["Done."])
     agent = Agent(model, name="a")
@@ -65,7 +65,7 @@ async def over_http(api: Api) -> None:
     await api.events(started.json["runId"])
 
 
-async def test_a_thread_of_the_server_is_gone_on_with_by_its_id(tmp_path: Path) -> None:
+async def test_thread_of_server_is_gone_on_with_by_its_id(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel(["{{user_messages}}"]), name="a")
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
         await agent.run("Go.", thread="t", engine=engine)

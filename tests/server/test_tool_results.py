@@ -44,7 +44,7 @@ async def test_half_a_character_in_an_answer_costs_that_character_alone(api: Api
 
 
 @pytest.mark.requirement("wire.event.local_call", "wire.event.local_result_in")
-async def test_an_answer_goes_to_the_model_and_shows_on_the_stream_once(api: Api) -> None:
+async def test_answer_goes_to_model_and_shows_on_stream_once(api: Api) -> None:
     async with waiting(api) as (run, call, stream):
         reply = await api.answer(run, call, result="forty-two")
         assert reply.status == 200 and reply.json == {"ok": True}
@@ -99,7 +99,7 @@ async def test_an_error_reaches_the_model_and_the_run_goes_on(api: Api) -> None:
         {"toolUseId": None, "result": "a"},
     ],
 )
-async def test_an_answer_of_the_wrong_shape_is_refused_and_the_call_stays_open(api: Api, fields: Any) -> None:
+async def test_answer_of_wrong_shape_is_refused_and_call_stays_open(api: Api, fields: Any) -> None:
     async with waiting(api) as (run, call, stream):
         body = {"toolUseId": call, **fields}
         reply = await api.post(f"agent-runs/{run}/tool-results", body, headers={"User-Agent": "python"})
@@ -118,7 +118,7 @@ async def test_go_clients_leave_an_empty_result_out(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.toolresult.limits", "wire.event.size")
-async def test_a_result_at_the_limit_is_taken_whole_also_with_every_byte_escaped(api: Api) -> None:
+async def test_result_at_the_limit_is_accepted_with_every_byte_escaped(api: Api) -> None:
     async with waiting(api, "lookup_size") as (run, call, stream):
         data = b'{"toolUseId": "%s", "result": "%s"}' % (call.encode(), b"\\u0001" * (2 * MB))
         assert (await api.post(f"agent-runs/{run}/tool-results", data=data)).status == 200
@@ -136,7 +136,7 @@ async def test_an_error_at_the_limit_is_taken_whole(api: Api) -> None:
 
 @pytest.mark.requirement("wire.toolresult.oversize")
 @pytest.mark.parametrize("fields", [{"result": "x" * (2 * MB + 1)}, {"error": "é" * 4097}], ids=["result", "error"])
-async def test_an_answer_that_is_too_large_is_refused_and_the_model_is_told(api: Api, fields: dict[str, str]) -> None:
+async def test_answer_that_is_too_large_is_refused_and_reported(api: Api, fields: dict[str, str]) -> None:
     async with waiting(api) as (run, call, stream):
         check_error(await api.answer(run, call, **fields), 400, "invalid_request")
         frames = await stream.rest()
@@ -163,7 +163,7 @@ async def test_of_many_answers_to_one_call_exactly_one_counts(api: Api) -> None:
     assert len(of_type(frames, "local_tool_result_in")) == 2
 
 
-async def test_an_answer_sent_again_under_its_key_is_accepted_again_and_counts_once(api: Api) -> None:
+async def test_answer_repeated_under_its_key_counts_once(api: Api) -> None:
     async with waiting(api, "twice") as (run, call, stream):
 
         async def answer(key: str | None, **fields: Any) -> Reply:
@@ -191,7 +191,7 @@ async def test_an_answer_sent_again_under_its_key_is_accepted_again_and_counts_o
 
 
 @pytest.mark.requirement("wire.toolresult.terminal")
-async def test_an_answer_after_the_end_is_refused_whether_or_not_its_call_existed(api: Api) -> None:
+async def test_answer_after_the_end_is_refused(api: Api) -> None:
     async with waiting(api) as (run, call, stream):
         await api.answer(run, call, result="x")
         before = [frame.raw for frame in await stream.rest()]
@@ -201,7 +201,7 @@ async def test_an_answer_after_the_end_is_refused_whether_or_not_its_call_existe
 
 
 @pytest.mark.requirement("wire.toolresult.after_cancel")
-async def test_an_answer_to_a_call_that_a_cancel_overtook_is_taken_and_ignored(api: Api) -> None:
+async def test_answer_to_call_that_cancel_overtook_is_taken_and_ignored(api: Api) -> None:
     async with waiting(api) as (run, call, stream):
         await api.cancel(run)
         for _ in range(2):
@@ -214,7 +214,7 @@ async def test_an_answer_to_a_call_that_a_cancel_overtook_is_taken_and_ignored(a
 
 
 @pytest.mark.requirement("wire.event.local_batch", "run.batch.order")
-async def test_all_calls_of_a_turn_are_offered_first_and_answered_in_any_order(api: Api) -> None:
+async def test_calls_of_a_turn_are_offered_first_and_answered_freely(api: Api) -> None:
     run = await api.start("three", tools=[local_tool()])
     async with api.stream(run) as stream:
         calls = [await stream.until("local_tool_call") for _ in range(3)]
@@ -227,7 +227,7 @@ async def test_all_calls_of_a_turn_are_offered_first_and_answered_in_any_order(a
     assert frames[-1]["text"] == "answer a,answer b,answer c"
 
 
-async def test_a_server_call_and_a_client_call_of_one_turn_run_side_by_side(api: Api) -> None:
+async def test_server_and_client_calls_of_a_turn_run_concurrently(api: Api) -> None:
     run = await api.start("mixed", tools=[{"kind": "mantyx_plugin", "name": "echo"}, local_tool()])
     async with api.stream(run) as stream:
         done = await stream.until("tool_result")
@@ -238,7 +238,7 @@ async def test_a_server_call_and_a_client_call_of_one_turn_run_side_by_side(api:
 
 
 @pytest.mark.requirement("wire.toolresult.accept")
-async def test_an_answer_is_there_after_the_reply_even_when_nobody_follows(api: Api) -> None:
+async def test_answer_is_there_after_reply_even_when_nobody_follows(api: Api) -> None:
     """The embedded engine has one server, which is every replica; a wake-up lost to a kill is in tests/crash."""
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
@@ -248,7 +248,7 @@ async def test_an_answer_is_there_after_the_reply_even_when_nobody_follows(api: 
 
 
 @pytest.mark.requirement("run.hint.steers")
-async def test_an_error_may_say_what_kind_it_is_and_what_would_help(api: Api) -> None:
+async def test_error_may_give_its_kind_and_help(api: Api) -> None:
     hint = {"reason": "rate_limited", "message": "Once a minute.", "exampleInput": {"q": "two"}}
     async with waiting(api) as (run, call, stream):
         failure = {"kind": "rate_limited", "hint": hint}
@@ -264,7 +264,7 @@ async def test_an_error_may_say_what_kind_it_is_and_what_would_help(api: Api) ->
 
 
 @pytest.mark.requirement("run.await.clarification", "run.policy.missing_fields")
-async def test_what_a_clients_tool_lacks_is_asked_of_a_person(api: Api) -> None:
+async def test_missing_values_of_a_client_tool_are_asked_of_people(api: Api) -> None:
     policy = {"onMissingFields": "await_clarification"}
     hint = {
         "reason": "missing_fields",

@@ -38,7 +38,7 @@ async def ask(api: Api, **more: Any) -> tuple[str, str]:
         return run, (await stream.until("local_tool_call"))["toolUseId"]
 
 
-async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
+async def test_runs_of_newer_version_are_left_alone_readable_and_listed(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
@@ -85,9 +85,7 @@ async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
         db.close()
 
 
-async def test_a_session_that_ended_with_a_newer_run_does_not_keep_the_server_from_starting(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_ended_session_with_a_newer_run_does_not_block_start(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         api = Api(http, server.url, "acme", server.create_key())
         session = await api.session("ask", tools=[{"kind": "local", "name": "ask"}])
@@ -110,7 +108,7 @@ NEWER_ENDS = {
 
 @pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("news", NEWER_ENDS)
-async def test_an_end_that_only_newer_code_can_read_is_reported_as_that_and_ends_streams(
+async def test_newer_end_is_reported_as_such_and_ends_streams(
     tmp_path: Path, http: aiohttp.ClientSession, news: str
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
@@ -152,7 +150,7 @@ async def test_an_end_that_only_newer_code_can_read_is_reported_as_that_and_ends
 
 @pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize(("format", "why"), [(99, "newer version"), (FORMAT, "damaged")])
-async def test_one_task_that_cannot_be_read_does_not_hide_the_others(
+async def test_one_task_that_cannot_be_read_does_not_hide_others(
     tmp_path: Path, http: aiohttp.ClientSession, format: int, why: str
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:

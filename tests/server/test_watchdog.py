@@ -43,7 +43,7 @@ async def end_of(api: Api, run: str) -> Frame | None:
     return frames[-1] if frames and frames[-1].type in TERMINAL else None
 
 
-async def test_a_run_that_stops_the_loop_kills_the_process_and_the_others_get_through(tmp_path: Path) -> None:
+async def test_run_that_stops_loop_kills_process_and_others_get_through(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, config="[server]\nstall_s = 0.5\n") as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
@@ -62,7 +62,7 @@ async def test_a_run_that_stops_the_loop_kills_the_process_and_the_others_get_th
             assert end.type == "result" and deaths >= 1
 
 
-async def test_a_frozen_process_is_not_taken_for_a_loop_that_stands_still(tmp_path: Path) -> None:
+async def test_frozen_process_is_not_taken_for_loop_that_stands_still(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, config="[server]\nstall_s = 0.2\n") as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:

@@ -27,7 +27,7 @@ def test_every_promise_is_kept_in_every_history(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, CAMPAIGN, BLOCK))
-def test_every_promise_is_kept_beside_slow_watchers_and_tools_that_are_slow_to_open(first: int) -> None:
+def test_promises_hold_beside_slow_watchers_and_tools(first: int) -> None:
     histories = Histories(build=SlowBuild())
     for seed in range(first, first + BLOCK):
         try:
@@ -53,7 +53,7 @@ def test_histories_that_once_went_wrong_go_well(seed: int) -> None:
     simulate(seed)
 
 
-def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
+def test_seed_always_gives_the_same_history() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)
     assert logging.getLogger("weftline").level == level

@@ -10,7 +10,7 @@ def _write(epoch: int) -> Write:
     return Write(1, epoch, base_seq=1, base_version=0, items=[], version=0, status="", due_at=None)
 
 
-def test_a_claim_holds_until_its_holder_releases_it_under_whichever_of_its_epochs() -> None:
+def test_claim_lasts_until_its_holder_releases_it() -> None:
     claims = Claims(7)
     first = claims.claim(1)
     second = claims.claim(1)
@@ -20,7 +20,7 @@ def test_a_claim_holds_until_its_holder_releases_it_under_whichever_of_its_epoch
     assert not claims.stale(_write(first))
 
 
-def test_a_fence_lasts_as_long_as_an_earlier_claim_and_no_longer() -> None:
+def test_fence_lasts_as_long_as_earlier_claim_and_no_longer() -> None:
     claims = Claims(7)
     first, second, third = (claims.claim(1) for _ in range(3))
     for epoch in (third, second):

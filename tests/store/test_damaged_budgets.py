@@ -43,7 +43,7 @@ async def not_written(job: object) -> Any:
         "amount = -9223372036854775808",
     ],
 )
-def test_a_limit_that_cannot_be_read_lets_nothing_be_spent_until_it_is_set_again(damage: str) -> None:
+def test_unreadable_limit_blocks_spending_until_it_is_set_again(damage: str) -> None:
     records = Records()
     for account, workspace in ((ACCOUNT, 1), (workspace_account(2), 2)):
         records.read(budgets.set_limits(account, [Limit("calls", 9)], workspace=workspace, by="key:1", now=5))
@@ -56,7 +56,7 @@ def test_a_limit_that_cannot_be_read_lets_nothing_be_spent_until_it_is_set_again
 
 
 @pytest.mark.parametrize("damage", ["set_by = CAST(x'ff' AS TEXT)", "set_at = -1", "set_at = 9223372036854775807"])
-def test_a_limit_holds_though_it_cannot_be_read_who_set_it_or_when(damage: str) -> None:
+def test_limit_holds_although_its_author_cannot_be_read(damage: str) -> None:
     records = Records()
     records.read(budgets.set_limits(ACCOUNT, [Limit("usd", 7, "day")], workspace=1, by="key:1", now=5))
     records.db.execute(f"UPDATE budget_limits SET {damage}")
@@ -73,7 +73,7 @@ def test_a_limit_of_nobody_is_left_out(account: str) -> None:
 
 
 @pytest.mark.parametrize("day", [-(2**63), -1, 2**63 - 1])
-async def test_what_was_spent_on_a_day_that_there_is_not_counts_in_all_and_keeps_nobody_from_starting(day: int) -> None:
+async def test_spending_on_an_invalid_day_counts_in_all(day: int) -> None:
     records = Records()
     records.db.execute(
         "INSERT INTO budget_use (workspace, account, day, nusd, tokens, active_us, calls, held_nusd, held_tokens,"

@@ -135,7 +135,7 @@ def test_nothing_is_acknowledged_once_a_file_was_cut(tmp_path: Path, file: str, 
         assert store.fatal is not None and file in store.fatal and "cut" in store.fatal
 
 
-def test_a_file_that_shrinks_by_itself_is_not_taken_for_cut(tmp_path: Path) -> None:
+def test_file_that_shrinks_by_itself_is_not_taken_for_cut(tmp_path: Path) -> None:
     with owned(tmp_path / "store") as store:
         store.write(pragma("wal_autocheckpoint = 1"))
         chain = store.chain()

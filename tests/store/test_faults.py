@@ -141,7 +141,7 @@ def test_a_query_whose_commit_is_unknown_stops_the_process_too(tmp_path: Path) -
         assert store.fatal is not None and "unknown" in store.fatal
 
 
-def test_a_disk_that_stays_full_refuses_everything_until_it_is_well_again(tmp_path: Path) -> None:
+def test_full_disk_refuses_everything_until_it_recovers(tmp_path: Path) -> None:
     """S3, S4, F77: no restart is needed."""
     with FaultyDisk() as disk:
         fatal = run_story(tmp_path / "store", disk, call="xWrite", code=apsw.SQLITE_FULL, nth=1, times=FOREVER)
@@ -152,9 +152,7 @@ def test_a_disk_that_stays_full_refuses_everything_until_it_is_well_again(tmp_pa
     ("call", "file"),
     [("xOpen", ""), ("xOpen", "-wal"), ("xRead", ""), ("xWrite", "-wal"), ("xSync", "-wal"), ("xSync", "")],
 )
-def test_an_error_while_a_store_is_made_is_told_in_one_sentence_and_leaves_a_whole_version(
-    tmp_path: Path, call: Call, file: str
-) -> None:
+def test_error_while_a_store_migrates_leaves_a_whole_version(tmp_path: Path, call: Call, file: str) -> None:
     """F78: whatever the first start left, the next one carries on from it."""
     with FaultyDisk() as disk:
         disk.fail(call, code=apsw.SQLITE_IOERR, nth=NEVER, file=file)

@@ -95,7 +95,7 @@ def test_an_old_owner_is_refused_and_stops(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_old_owner_does_not_mark_the_store_as_cleanly_left(tmp_path: Path) -> None:
+def test_old_owner_does_not_mark_store_as_cleanly_left(tmp_path: Path) -> None:
     """S7."""
     store, _ = written(tmp_path / "store")
     take_over(tmp_path / "store")
@@ -106,9 +106,7 @@ def test_an_old_owner_does_not_mark_the_store_as_cleanly_left(tmp_path: Path) ->
 
 @pytest.mark.parametrize("meddle", [standard_sqlite_reads, a_file_is_read_and_another_process_reads])
 @pytest.mark.parametrize("late", ["flush", "query"])
-def test_a_log_that_was_deleted_under_the_owner_stops_it_before_it_acknowledges(
-    tmp_path: Path, meddle: object, late: str
-) -> None:
+def test_deleted_log_stops_its_owner_before_acknowledging(tmp_path: Path, meddle: object, late: str) -> None:
     """S8, F12, E4, E5: planted bug "stdlib sqlite3 on the store"; what was acknowledged before is kept."""
     assert callable(meddle)
     path = tmp_path / "store"
@@ -154,7 +152,7 @@ def test_no_file_of_a_store_is_removed_or_replaced_unnoticed(
     store.close()
 
 
-def test_a_file_system_that_rounds_to_seconds_is_given_more_time() -> None:
+def test_file_system_that_rounds_to_seconds_is_given_more_time() -> None:
     assert writer.settles_after_ns(1_700_000_000_000_000_000) == 3_000_000_000
     assert writer.settles_after_ns(1_700_000_000_010_000_000) == 200_000_000
 

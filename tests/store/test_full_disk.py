@@ -77,7 +77,7 @@ def fill_the_disk(store: Careful | Careless) -> list[str]:
     return [result.outcome for result in results or ()]
 
 
-def test_a_write_that_does_not_fit_is_refused_and_its_neighbours_are_written(tmp_path: Path) -> None:
+def test_unfitting_write_is_refused_and_its_neighbours_written(tmp_path: Path) -> None:
     """S3, S4: SQLite rolls the whole transaction back by itself; the members run again alone."""
     store = Careful(tmp_path / "store")
     assert fill_the_disk(store) == ["ok", "ok", "refused", "ok", "ok"]
@@ -93,7 +93,7 @@ def test_going_on_after_the_transaction_is_gone_would_be_noticed(tmp_path: Path)
     store.close()
 
 
-def test_a_full_disk_refuses_with_an_error_that_says_to_try_again(tmp_path: Path) -> None:
+def test_full_disk_refuses_with_error_that_says_to_try_again(tmp_path: Path) -> None:
     """S3, F77: `refused` means that nothing was written and that the same write may succeed later."""
     with owned(tmp_path / "store") as store:
         chain = store.chain()
@@ -107,7 +107,7 @@ def test_a_full_disk_refuses_with_an_error_that_says_to_try_again(tmp_path: Path
         assert store.outcomes(write) == ["ok"]
 
 
-def test_a_locked_store_refuses_all_members_at_once_and_takes_them_later(tmp_path: Path) -> None:
+def test_locked_store_refuses_all_members_and_recovers_later(tmp_path: Path) -> None:
     """F77: BUSY at BEGIN is the same for everybody, so nobody waits for it one by one."""
     with owned(tmp_path / "store") as store:
         chains = [store.chain(key) for key in range(1, 101)]

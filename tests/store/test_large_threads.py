@@ -71,9 +71,7 @@ async def test_the_heads_of_calls_are_read_without_their_results(
     await subject.store.close()
 
 
-async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readers_of_a_long_log_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_THREADS", 1)
     subject = SqliteSubject(tmp_path / "store")
     await subject.store.close()
@@ -102,9 +100,7 @@ async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(
     threads.close()
 
 
-async def test_the_reads_of_one_workspace_do_not_hold_up_those_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reads_do_not_delay_other_workspaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many runs and lists they are about."""
     monkeypatch.setattr(database, "_THREADS", 1)  # of two, either may be slow to begin what it took
     subject = SqliteSubject(tmp_path / "store")

@@ -15,7 +15,7 @@ from weftline.kernel.entries import FACTS, FORMAT, KIND, KNOWN_RULES, decode_fac
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, encode_state
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store import open_store
 from weftline.store.base import LogReader
 from weftline.store.memory import MemoryStore
@@ -40,9 +40,7 @@ async def check_names(log: LogReader, key: int) -> int:
 
 @pytest.mark.requirement("run.log.versions")
 @pytest.mark.parametrize("packed", sorted(STORES.glob("v*.tar.xz")), ids=lambda path: path.name)
-async def test_the_logs_of_each_released_version_fold_to_the_state_recorded_with_them(
-    packed: Path, tmp_path: Path
-) -> None:
+async def test_released_logs_fold_to_their_recorded_state(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")
     (tmp_path / "store").chmod(0o700)
@@ -60,7 +58,7 @@ async def test_the_logs_of_each_released_version_fold_to_the_state_recorded_with
 
 
 @pytest.mark.requirement("run.log.versions")
-async def test_fields_that_this_version_does_not_know_survive_reading_export_and_import(tmp_path: Path) -> None:
+async def test_unknown_fields_survive_reading_export_and_import(tmp_path: Path) -> None:
     async with Engine() as engine:
         run = await engine.start(Agent(ScriptedModel(["Hi."])), "Hello")
         await run.result()

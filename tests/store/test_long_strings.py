@@ -37,7 +37,7 @@ def size(table: str, column: str) -> Query[int]:
     return rows[0][0]
 
 
-async def test_a_long_string_is_stored_once_in_a_workspace_and_goes_with_its_last_row(tmp_path: Path) -> None:
+async def test_long_string_is_stored_once_until_its_last_row(tmp_path: Path) -> None:
     subject = SqliteSubject(tmp_path / "store")
     log, records = subject.store.log, subject.store.records
     for slug in ("acme", "other"):
@@ -59,7 +59,7 @@ async def test_a_long_string_is_stored_once_in_a_workspace_and_goes_with_its_las
     await subject.store.close()
 
 
-async def test_what_the_thread_does_not_have_goes_with_the_log_of_a_run_that_succeeded(tmp_path: Path) -> None:
+async def test_unshared_content_is_deleted_with_its_run(tmp_path: Path) -> None:
     subject = SqliteSubject(tmp_path / "store")
     log, workspace = subject.store.log, await new_workspace(subject)
     chain = chain_of(log, 1, workspace, thread=await new_thread(subject, workspace))
@@ -88,7 +88,7 @@ async def test_small_content_costs_no_statement_more(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_string_that_is_gone_is_missed_by_the_runs_that_have_it_alone(tmp_path: Path) -> None:
+async def test_missing_string_affects_only_its_runs(tmp_path: Path) -> None:
     subject = SqliteSubject(tmp_path / "store")
     log, workspace = subject.store.log, await new_workspace(subject)
     other = encode({"parts": [{"type": "text", "text": TEXT[1:]}]})
@@ -126,7 +126,7 @@ async def test_a_backup_has_the_strings(tmp_path: Path) -> None:
     await copy.close()
 
 
-async def test_what_an_older_store_holds_stays_where_it_is(tmp_path: Path) -> None:
+async def test_contents_of_an_older_store_stay_in_place(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir(mode=0o700)
     old = connect(folder / "weftline.db")

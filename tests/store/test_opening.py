@@ -89,7 +89,7 @@ def test_a_place_where_nothing_can_be_made_is_refused(place: str) -> None:
     assert refusal(Path(place)).code == "store_unusable"
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     """F64."""
     (tmp_path / "weftline.db").write_bytes(b"not a database" * 1000)
     assert refusal(tmp_path).code == "store_unusable"
@@ -131,7 +131,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         assert store.outcomes(store.chain().create()) == ["ok"]
 
 
-def test_a_store_that_was_refused_is_not_kept_from_the_next(tmp_path: Path) -> None:
+def test_store_that_was_refused_is_not_kept_from_next(tmp_path: Path) -> None:
     """F64: the lock goes with the attempt."""
     path = tmp_path / "store"
     path.mkdir()
@@ -153,7 +153,7 @@ def empty_database(path: Path) -> None:
 
 @pytest.mark.parametrize("lose", [lose_database, empty_database])
 @pytest.mark.parametrize("remains", ["weftline.db-wal", "hash.key", "secret.key", "lock"])
-def test_a_store_that_has_lost_its_database_does_not_become_a_new_one(
+def test_store_without_its_database_does_not_become_new(
     tmp_path: Path, lose: Callable[[Path], None], remains: str
 ) -> None:
     """SQLite would throw the write-ahead log away, and with it what was acknowledged."""
@@ -182,9 +182,7 @@ def test_a_store_that_has_lost_its_database_does_not_become_a_new_one(
         ("secret.key", b"c2hvcnQ=", "secret.key must be the base64 of 32 bytes"),
     ],
 )
-def test_a_key_that_cannot_be_used_is_found_when_the_store_is_opened(
-    tmp_path: Path, name: str, content: bytes, words: str
-) -> None:
+def test_unusable_key_is_found_when_the_store_opens(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     path = tmp_path / "store"
     with owned(path):
         pass
@@ -196,7 +194,7 @@ def test_a_key_that_cannot_be_used_is_found_when_the_store_is_opened(
         assert store.outcomes(store.chain().create()) == ["ok"]
 
 
-def test_a_store_whose_first_start_was_cut_short_is_made_by_the_next(tmp_path: Path) -> None:
+def test_store_with_an_interrupted_first_start_is_finished_later(tmp_path: Path) -> None:
     """The lock is there before the database, and an empty database before its first table."""
     for name in ("locked", "empty"):
         directory = StoreDirectory(tmp_path / name)
@@ -286,7 +284,7 @@ async def test_a_store_that_was_closed_says_so(tmp_path: Path) -> None:
         ("/", "ext4"),
     ],
 )
-def test_the_file_system_of_a_path_is_that_of_its_innermost_mount(path: str, kind: str) -> None:
+def test_file_system_of_path_is_that_of_its_innermost_mount(path: str, kind: str) -> None:
     """F12."""
     assert file_system(Path(path), mounts=MOUNTS) == kind
     assert file_system(Path(path), mounts="") == ""
@@ -302,7 +300,7 @@ def test_a_store_that_others_could_read_is_closed_to_them(tmp_path: Path, mode: 
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_a_directory_of_other_files_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_directory_of_other_files_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """It is not ours to close."""
     path = tmp_path / "project"
     path.mkdir(mode=0o755)
@@ -360,7 +358,7 @@ def test_a_newer_store_is_refused_and_left_untouched(tmp_path: Path) -> None:
     assert {file.name for file in path.iterdir()} == {"weftline.db", "lock"}
 
 
-def test_a_store_of_the_first_version_is_refused_and_left_untouched(tmp_path: Path) -> None:
+def test_store_of_first_version_is_refused_and_left_untouched(tmp_path: Path) -> None:
     """Its migrations have the same numbers as ours."""
     path = tmp_path / "store"
     with owned(path) as store:
@@ -392,7 +390,7 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
 
 
 @pytest.mark.requirement("run.deploy.upgrade")
-def test_features_that_were_switched_off_stay_off_under_their_new_names(tmp_path: Path) -> None:
+def test_features_switched_off_stay_off_under_new_names(tmp_path: Path) -> None:
     db = connect(tmp_path / "weftline.db")
     migrate(db, path=tmp_path, steps=migrations()[:16])
     db.execute("INSERT INTO workspaces (key, slug, name, created_at) VALUES (1, 'a', 'a', 0), (2, 'b', 'b', 0)")
@@ -432,7 +430,7 @@ migrate(db, path=folder, steps=[*migrations(), *steps])
 
 
 @pytest.mark.requirement("run.deploy.upgrade")
-def test_a_migration_that_is_killed_in_the_middle_is_finished_by_the_next_start(tmp_path: Path) -> None:
+def test_killed_migration_is_finished_by_the_next_start(tmp_path: Path) -> None:
     newest, _ = migrations()[-1]
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], timeout=60)
     assert killed.returncode == 9
@@ -500,7 +498,7 @@ def test_apps_codes_grants_and_tokens_of_the_first_schema_stay(tmp_path: Path) -
     db.close()
 
 
-async def test_a_close_that_is_given_up_still_leaves_the_store_to_others(tmp_path: Path) -> None:
+async def test_close_that_is_given_up_still_leaves_store_to_others(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)

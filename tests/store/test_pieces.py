@@ -26,7 +26,7 @@ def parts_of(*bodies: bytes) -> dict[str, bytes]:
     return kept
 
 
-def test_a_string_is_one_piece_wherever_it_is_and_however_it_is_written() -> None:
+def test_string_is_one_piece_however_it_is_written() -> None:
     text = LONG + 'He said "é \U0001f34b".\n'
     message = {"role": "user", "parts": [{"type": "text", "text": text}]}
     args = encode({"task": text}).decode()
@@ -55,7 +55,7 @@ def test_a_string_is_one_piece_wherever_it_is_and_however_it_is_written() -> Non
     ],
     ids=["empty", "short", "many", "numbers", "quotes", "no string", "half a string", "not JSON"],
 )
-def test_what_has_no_long_strings_is_left_as_it_is(body: bytes) -> None:
+def test_value_without_long_strings_is_unchanged(body: bytes) -> None:
     assert split(body) is None
 
 
@@ -82,7 +82,7 @@ def history(messages: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_list_that_grows_is_stored_once_up_to_its_last_elements() -> None:
+def test_growing_list_is_stored_once() -> None:
     """As clients send it that keep the conversation themselves, with every request."""
     rest, kept = 0, dict[str, bytes]()
     for number in range(60, 100):
@@ -96,7 +96,7 @@ def test_a_list_that_grows_is_stored_once_up_to_its_last_elements() -> None:
     assert sum(map(len, kept.values())) < 2.2 * len(encode(history(100)))
 
 
-def test_a_long_string_among_short_elements_is_a_piece_of_its_own() -> None:
+def test_long_string_among_short_elements_is_piece_of_its_own() -> None:
     text = {"role": "user", "text": LONG}
     parts = split(encode({"messages": [*history(30), text, *history(30), text]}))
     assert parts is not None and encode(LONG)[1:-1] in parts.pieces.values() and len(parts.pieces) > 2
@@ -120,7 +120,7 @@ def test_odd_lists_come_back_too(body: bytes) -> None:
     assert parts is None or join(parts.body, parts.pieces.get) == body
 
 
-def test_strings_in_strings_are_looked_into_as_deep_as_anybody_would_put_them() -> None:
+def test_nested_json_strings_are_redacted_deeply() -> None:
     """However deep they are: each level takes as long as the whole body does."""
     value = LONG
     for _ in range(8):
@@ -129,7 +129,7 @@ def test_strings_in_strings_are_looked_into_as_deep_as_anybody_would_put_them() 
     assert piece.count(b"\\") > 32
 
 
-def test_a_body_whose_piece_is_gone_or_not_what_it_was_cannot_be_read() -> None:
+def test_body_with_a_missing_or_changed_piece_cannot_be_read() -> None:
     for body in (encode({"text": LONG}), dumps({"text": LONG + "é"}).encode(), encode({"a": encode([LONG]).decode()})):
         parts = split(body)
         assert parts is not None

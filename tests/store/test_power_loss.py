@@ -121,9 +121,7 @@ def unsafe(level: str) -> Generator[None]:
 
 
 @pytest.mark.requirement("run.log.durable_first")
-def test_what_was_told_or_seen_outlives_a_power_cut_at_every_sync(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reported_facts_survive_a_power_cut_at_every_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """S1, S2, S3: unsynced writes lost, torn, reordered or kept; what was not told is there whole or not at all."""
     cuts = cut_at_every_sync(tmp_path / "store")
     assert len(cuts) > 2 * FLUSHES
@@ -132,7 +130,7 @@ def test_what_was_told_or_seen_outlives_a_power_cut_at_every_sync(
 
 
 @pytest.mark.parametrize("level", ["OFF", "NORMAL"])
-def test_a_store_that_does_not_sync_its_commits_would_be_noticed(tmp_path: Path, level: str) -> None:
+def test_store_that_does_not_sync_its_commits_would_be_noticed(tmp_path: Path, level: str) -> None:
     """Planted bug "synchronous=OFF", which no killing of processes can show (E10)."""
     with unsafe(level):
         cuts = cut_at_every_sync(tmp_path / "store")

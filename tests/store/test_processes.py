@@ -63,7 +63,7 @@ asyncio.run(main())
 
 
 @pytest.mark.requirement("run.log.durable_first")
-def test_what_was_told_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
+def test_reported_facts_survive_a_kill(tmp_path: Path) -> None:
     """S2, S8: and the next owner needs no cleaning up."""
     path = tmp_path / "store"
     with owned(path) as store:
@@ -80,7 +80,7 @@ def test_what_was_told_is_there_after_the_process_was_killed(tmp_path: Path) -> 
         assert held[: len(told)] == told and len(held) <= len(told) + 1
 
 
-def test_a_process_whose_log_cannot_grow_ends_and_what_it_told_is_there(tmp_path: Path) -> None:
+def test_process_whose_log_cannot_grow_ends_without_losing_reports(tmp_path: Path) -> None:
     """S2, S3, F11: an I/O error of the system itself at COMMIT; no writer goes on after it."""
     path = tmp_path / "store"
     with owned(path):
@@ -112,7 +112,7 @@ def test_a_process_dies_at_the_point_it_was_told_to(
 
 
 @pytest.mark.requirement("run.engine.one_owner")
-def test_a_second_owner_is_refused_by_name_and_the_next_one_is_free_once_the_first_is_killed(tmp_path: Path) -> None:
+def test_second_owner_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     """S8, E6: also while a child of the killed owner lives on."""
     path = tmp_path / "store"
     with process(OWNS_WITH_A_CHILD, str(path)) as child:

@@ -22,7 +22,7 @@ RUNS = 4
 APPENDS = 24
 
 
-async def test_a_read_that_comes_while_the_store_closes_is_refused_and_those_before_it_are_answered(
+async def test_read_during_store_close_is_refused_and_earlier_ones_answered(
     tmp_path: Path,
 ) -> None:
     with_database = SqliteStore(tmp_path / "store")
@@ -79,7 +79,7 @@ async def follow(path: Path, key: int, written: Event) -> list[int]:
 
 
 @pytest.mark.requirement("run.log.seq")
-async def test_no_entry_appears_at_or_below_a_seq_that_a_reader_has_passed(tmp_path: Path) -> None:
+async def test_entries_never_appear_at_or_below_a_read_seq(tmp_path: Path) -> None:
     """S1: many appenders at once, a reader of each run that goes on from where it is."""
     path = tmp_path / "store"
     written = Event()

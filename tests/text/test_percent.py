@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.errors import InvalidRequest
+from weftline.spec.door import parse_run
 from weftline.text.percent import decoded, decoded_up_to, fields
-from weftline.wire.requests import parse_run
 
 texts = st.lists(st.sampled_from([b"%", b"4", b"1", b"aF", b"=", b"%3d", b"%0A", b"\r\n", b" ", b"\xc3\xa9"])).map(
     b"".join
@@ -27,7 +27,7 @@ def test_fields_are_read_as_by_the_standard_library(text: str) -> None:
     assert fields(text.encode(), max_fields=1000) == parse_qsl(text, keep_blank_values=True)
 
 
-def test_a_long_text_is_decoded_in_pieces_that_no_escape_falls_between() -> None:
+def test_long_text_is_decoded_without_cutting_escapes() -> None:
     for shift in range(3):
         text = b"x" * shift + b"%41" * 30_000
         assert decoded_up_to(text, 1_000_000) == b"x" * shift + b"A" * 30_000

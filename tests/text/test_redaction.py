@@ -124,7 +124,7 @@ def test_no_library_speaks_at_info(log: io.StringIO) -> None:
     assert "INFO weftline.server: hello" in log.getvalue() and "WARNING some.library: trouble" in log.getvalue()
 
 
-def test_a_library_has_no_line_for_each_session_that_it_refuses(log: io.StringIO) -> None:
+def test_library_has_no_line_for_each_session_that_it_refuses(log: io.StringIO) -> None:
     sessions = logging.getLogger("mcp.server.streamable_http_manager")
     sessions.warning("Refusing to open a new session: %d sessions are already open", 500)
     assert log.getvalue() == ""
@@ -132,7 +132,7 @@ def test_a_library_has_no_line_for_each_session_that_it_refuses(log: io.StringIO
     assert "Session a crashed" in log.getvalue()
 
 
-def test_addresses_and_credentials_are_blacked_out_of_the_log_and_its_tracebacks(log: io.StringIO) -> None:
+def test_addresses_and_credentials_are_redacted_from_logs_and_tracebacks(log: io.StringIO) -> None:
     key = "weft_0123456789abcdef"
     try:
         raise ValueError(f"https://u:hush@x.example/a?token=hush, key {key}")
@@ -144,7 +144,7 @@ def test_addresses_and_credentials_are_blacked_out_of_the_log_and_its_tracebacks
 
 
 @pytest.mark.parametrize("place", [0, 199_995, 200_000, 200_005, 399_990])
-def test_a_secret_at_the_cut_of_a_long_text_leaves_no_piece(place: int) -> None:
+def test_secret_at_cut_of_long_text_leaves_no_piece(place: int) -> None:
     secret = "abcdefghijklmnopqrstuvwxyz"
     for filler in ("-", "-" * 100 + secret * 30):
         text = (filler * (place // len(filler) + 1))[:place] + secret + "-" * 300_000
@@ -161,7 +161,7 @@ class Echo(RemoteTool):
         return ToolOutput.of(args.decode())
 
 
-async def test_what_is_looked_for_is_worked_out_once_when_a_tool_answers_and_beside_the_loop_if_it_is_much(
+async def test_redaction_is_computed_once_and_off_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[int] = []
@@ -182,7 +182,7 @@ async def test_what_is_looked_for_is_worked_out_once_when_a_tool_answers_and_bes
     assert len(threads) == len(headers) and threading.get_ident() not in threads
 
 
-def test_of_a_header_with_many_parts_the_whole_and_some_parts_are_looked_for() -> None:
+def test_secret_header_is_redacted_whole_and_in_parts() -> None:
     cookie = "; ".join([f"c{index}=value-{index:04}" for index in range(600)])
     redactor = Redactor.of_request("https://x.example", {"Cookie": cookie, "Authorization": "Bearer abcd-1234"})
     assert redactor.text(f"{cookie} Bearer abcd-1234") == f"{REDACTED} {REDACTED}"
@@ -190,7 +190,7 @@ def test_of_a_header_with_many_parts_the_whole_and_some_parts_are_looked_for() -
     assert len(redactor._needles) < 200  # pyright: ignore[reportPrivateUsage]
 
 
-def test_what_comes_in_several_blocks_is_read_as_one() -> None:
+def test_content_in_several_blocks_is_read_as_one() -> None:
     """MCP servers and A2A agents answer in parts, and the model reads them one below the other."""
     secret = "Zx9Qw7Lm2Kp4Rt6Yv8"
     parts = (Text(f"a {secret[:9]}"), Image("image/png", data="eA=="), Text(secret[9:] + " b"), Text("c"))
@@ -220,7 +220,7 @@ def test_a_state_that_no_task_has_is_not_repeated() -> None:
     ]
 
 
-def test_bytes_of_any_kind_are_searched_and_nothing_else_in_them_changes() -> None:
+def test_arbitrary_bytes_are_searched_and_preserved() -> None:
     noise = bytes(range(1, 256)) * 3
     for spelled in (SECRET, json.dumps(SECRET)[1:-1], quote(SECRET, safe="").lower(), SECRET.encode().hex()):
         assert Redactor([SECRET]).data(noise + spelled.encode() + noise) == noise + REDACTED.encode() + noise

@@ -15,7 +15,7 @@ from weftline.providers.base import CallStart, Chunk, Finish, TextDelta, Thinkin
 from weftline.providers.whole_pairs import WholePairs
 from weftline.runtime.model_calls.deltas import Deltas
 from weftline.runtime.services import Outcome
-from weftline.text.surrogates import whole, whole_json
+from weftline.text.characters import whole, whole_json
 
 HIGH, LOW = "\ud83d", "\ude00"
 
@@ -97,7 +97,7 @@ def anthropic_text(text: str) -> str:
     ],
     ids=range(9),
 )
-def test_events_that_say_nothing_do_not_part_the_halves_of_a_character(
+def test_events_that_say_nothing_do_not_part_halves_of_character(
     said: Callable[[str], str], between: list[str], joined: bool
 ) -> None:
     pairs = WholePairs(SseParser())
@@ -141,7 +141,7 @@ class Sink:
     ],
     ids=range(6),
 )
-def test_the_deltas_of_a_provider_of_your_own_are_joined_as_its_message_is(reads: Sequence[Sequence[Chunk]]) -> None:
+def test_deltas_of_a_custom_provider_match_its_message(reads: Sequence[Sequence[Chunk]]) -> None:
     sink, assembler = Sink(), Assembler("own")
     deltas = Deltas(sink, turn=0, attempt=1)
     for chunks in [*reads, [Finish("end_turn")]]:

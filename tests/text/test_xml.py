@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from weftline.text.xml import escaped
+from weftline.text.display import escaped
 
 
 def test_escaped_text_cannot_end_its_element_or_attribute() -> None:

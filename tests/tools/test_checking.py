@@ -49,7 +49,7 @@ async def test_a_small_check_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -
     assert await issues_of(text({"name": "ada"}), text(PERSON)) != ()
 
 
-async def test_what_takes_too_long_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_validation_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(cpu_s=0.15)
     monkeypatch.setattr(checking, "shared_workers", lambda: workers)
     node: dict[str, Any] = {"properties": {"a": {"$ref": "#"}, "leaf": False}}

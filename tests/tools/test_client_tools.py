@@ -42,7 +42,7 @@ async def test_client_tools_cannot_be_invoked_on_the_server() -> None:
 
 
 @pytest.mark.requirement("wire.tools.client_schema")
-def test_schema_and_description_of_a_client_tool_reach_the_model_unchanged() -> None:
+def test_schema_and_description_of_client_tool_reach_model_unchanged() -> None:
     local = LocalTool("read", description=" Reads.\n", parameters=Raw(SCHEMA))
     assert (local.spec.name, local.spec.description, bytes(local.spec.parameters)) == ("read", " Reads.\n", SCHEMA)
     entry = b'{"name":"fs_read","description":" Reads.\\n","inputSchema":' + SCHEMA + b"}"
@@ -55,7 +55,7 @@ def test_schema_and_description_of_a_client_tool_reach_the_model_unchanged() -> 
 
 
 @pytest.mark.requirement("wire.tools.client_schema")
-def test_a_missing_schema_is_an_empty_object_schema_and_a_missing_description_is_empty() -> None:
+def test_missing_schema_is_an_empty_object_schema() -> None:
     empty: dict[str, object] = {"type": "object", "properties": {}}
     roots = (None, Raw(b"{}"), Raw(b'{"type":"array"}'), Raw(b'{"type":"object"}'))
     for spec in [LocalTool("t", parameters=root).spec for root in roots]:
@@ -68,7 +68,7 @@ def test_a_missing_schema_is_an_empty_object_schema_and_a_missing_description_is
 
 
 @pytest.mark.parametrize("args", ["{}", '{"path":"x"}', '{"path":3}', "[]", "{", ""])
-async def test_arguments_that_violate_the_schema_are_stopped_before_the_call_is_offered(args: str) -> None:
+async def test_arguments_that_violate_schema_are_stopped_before_call_is_offered(args: str) -> None:
     entry = Raw(b'{"name":"fs_read","inputSchema":' + SCHEMA + b"}")
     for tool in (LocalTool("fs_read", parameters=Raw(SCHEMA)), McpLocalTool("fs_read", entry=entry, server="fs")):
         with pytest.raises(InvalidArguments) as caught:
@@ -149,7 +149,7 @@ def test_long_running_appends_its_sentence_and_changes_nothing_else() -> None:
     assert LocalTool("t", long_running=True).spec.description == NOTE
 
 
-async def test_an_a2a_local_tool_takes_one_required_message_and_has_the_whole_card() -> None:
+async def test_a2a_local_tool_takes_one_message_and_has_its_card() -> None:
     card = b'{"name":"Ada","unknown":{"deep":[1.50,null]},"skills":"odd"}'
     tool = A2ALocalTool("ask_ada", card=Raw(card))
     assert await tool.prepare('{"message":"hi"}') == b'{"message":"hi"}'
@@ -160,7 +160,7 @@ async def test_an_a2a_local_tool_takes_one_required_message_and_has_the_whole_ca
 
 
 @pytest.mark.requirement("wire.tools.a2a_local_description")
-def test_the_description_of_an_a2a_local_tool_is_its_own_or_composed_of_the_card() -> None:
+def test_a2a_local_tool_description_is_given_or_from_its_card() -> None:
     skills = [{"id": f"s{n}", "name": f"Skill {n}", "description": f"Does {n}"} for n in range(15)]
     card = Raw(msgspec.json.encode({"name": "Ada", "description": "Counts things.", "skills": skills}))
     assert A2ALocalTool("ask", card=card, description="Mine.").spec.description == "Mine."
@@ -181,7 +181,7 @@ def test_a_sparse_card_still_gives_a_description(card: bytes, expected: str) -> 
     assert A2ALocalTool("ask", card=Raw(card)).spec.description == expected
 
 
-def test_an_mcp_local_tool_has_its_server_and_its_own_name() -> None:
+def test_mcp_local_tool_has_its_server_and_its_own_name() -> None:
     entry = Raw(b'{"name":"fs_read","annotations":{"readOnlyHint":true,"x":1}}')
     tool = McpLocalTool("fs_read", entry=entry, server="fs", server_info=Raw(b'{"name":"fs","version":"1"}'))
     info, annotations = Raw(b'{"name":"fs","version":"1"}'), Raw(b'{"readOnlyHint":true,"x":1}')

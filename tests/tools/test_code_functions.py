@@ -111,7 +111,7 @@ def test_a_schema_that_contains_itself_ends_somewhere() -> None:
     assert len(signature) < 1000
 
 
-def test_a_function_has_a_name_that_is_free_in_every_language() -> None:
+def test_function_has_name_that_is_free_in_every_language() -> None:
     assert function_name("search") == "search"
     assert function_name("a-b.c") == "a_b_c"
     assert function_name("3d") == "_3d"
@@ -121,7 +121,7 @@ def test_a_function_has_a_name_that_is_free_in_every_language() -> None:
     assert function_name("a-b", frozenset({"a_b"})) == "a_b_"
 
 
-def test_arguments_are_an_object_or_in_the_order_of_the_signature() -> None:
+def test_arguments_are_object_or_in_order_of_signature() -> None:
     function = of(order)
     assert written_args(function, [{"lines": [], "to": "Ann"}]) == '{"lines":[],"to":"Ann"}'
     assert written_args(function, [[], "Ann"]) == '{"lines":[],"to":"Ann"}'
@@ -137,7 +137,7 @@ def test_arguments_are_an_object_or_in_the_order_of_the_signature() -> None:
     assert written_args(taking, [{"x": {"a": 1}}]) == '{"x":{"a":1}}'
 
 
-def test_a_result_is_an_object_or_a_list_if_it_is_one_and_else_a_text() -> None:
+def test_result_is_an_object_list_or_text() -> None:
     assert value_of(ToolOutput.of('{"a": 1}')) == {"a": 1}
     assert value_of(ToolOutput.of("[1]")) == [1]
     assert value_of(ToolOutput.of("5")) == "5"
@@ -156,7 +156,7 @@ def test_a_text_that_a_function_returned_stays_a_text(text: str) -> None:
     assert value_of(output_of(text, tool_name="look")) == text
 
 
-def test_a_result_of_an_mcp_server_is_the_value_that_it_wraps() -> None:
+def test_result_of_mcp_server_is_value_that_it_wraps() -> None:
     def result(text: str, structured: object) -> ToolOutput:
         content = [{"type": "text", "text": text}]
         return mcp_output(CallToolResult.model_validate({"content": content, "structuredContent": structured}))

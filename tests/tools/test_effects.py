@@ -54,7 +54,7 @@ def _listed(hints: dict[str, bool] | None) -> Any:
 
 
 @pytest.mark.requirement("run.effect.declared")
-async def test_a_tool_of_any_kind_is_what_it_declares_and_once_if_it_declares_nothing() -> None:
+async def test_tool_has_its_declared_effect_or_once() -> None:
     kinds = ("function", "http", "code", "a2a", "mcp")
     for word in ("read", "idempotent", "once"):
         assert await effects(word) == dict.fromkeys(kinds, word)
@@ -75,7 +75,7 @@ def test_a_function_says_otherwise() -> None:
 
 @pytest.mark.requirement("run.effect.declared")
 @pytest.mark.parametrize("word", ["twice", "reconcile"])
-def test_another_word_or_nothing_to_reconcile_with_is_refused_when_the_tool_is_defined(word: Any) -> None:
+def test_reconcile_option_must_be_valid_at_definition(word: Any) -> None:
     with pytest.raises(ValueError, match="effect"):
         weftline.tool(effect=word)(look)
     with pytest.raises(ValueError, match="effect"):

@@ -136,7 +136,7 @@ def unit_dropped(price: object) -> int:
     ],
     ids=["it computes", "it counts", "it refuses its own output"],
 )
-async def test_a_call_is_not_made_if_the_validators_change_their_own_output(
+async def test_call_is_not_made_if_validators_change_their_own_output(
     hint: Any, args: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def pay(it: Any) -> None: ...
@@ -184,7 +184,7 @@ async def test_arguments_that_do_not_fit_are_listed_with_their_place() -> None:
     }
 
 
-async def test_the_path_of_an_issue_leaves_out_members_of_a_union() -> None:
+async def test_path_of_issue_leaves_out_members_of_union() -> None:
     @tool
     def pick(items: list[int | Literal["all"]]) -> None: ...
 
@@ -211,7 +211,7 @@ async def test_large_integers_arrive_exactly() -> None:
     assert text_of(await call(same, '{"n":123456789012345678901234567890}')) == "123456789012345678901234567890"
 
 
-async def test_parameters_without_type_hints_take_anything_and_awkward_names_are_fine() -> None:
+async def test_parameters_without_type_hints_take_anything() -> None:
     def function(copy: int, _private: int = 2, model_config: int | None = None, schema: str = "s") -> list[object]:
         return [copy, _private, model_config, schema]
 
@@ -276,7 +276,7 @@ def test_functions_that_json_arguments_cannot_call_are_refused_at_decoration() -
             make(fn)
 
 
-def test_hints_without_a_schema_and_defaults_that_do_not_fit_are_refused_at_first_use() -> None:
+def test_invalid_hints_and_defaults_are_refused_at_first_use() -> None:
     class Opaque: ...
 
     def opaque(x: Opaque) -> None: ...
@@ -339,7 +339,7 @@ class Keyed(BaseModel):
         ((n for n in (1, 2)), "[1,2]"),
     ],
 )
-async def test_what_a_tool_returns_is_what_the_model_reads(value: object, expected: str) -> None:
+async def test_tool_return_value_is_what_the_model_reads(value: object, expected: str) -> None:
     def give() -> object:
         return value
 
@@ -368,7 +368,7 @@ async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(value: object) -> None:
+async def test_result_that_json_cannot_hold_is_error_that_names_tool(value: object) -> None:
     def give() -> object:
         return value
 
@@ -443,7 +443,7 @@ class Odd(BaseException):
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_a_tool_raises_is_an_error_result_of_that_call(
+async def test_tool_exception_is_an_error_result(
     error: BaseException, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, logger="weftline.tools")  # half a character in a report stops pytest's workers
@@ -465,9 +465,7 @@ async def test_what_a_tool_raises_is_an_error_result_of_that_call(
 @pytest.mark.parametrize(
     ("error", "reason"), [(ValueError("No."), "No."), (ValueError(), "ValueError"), (Silent(), "Silent")]
 )
-async def test_what_a_tool_class_of_its_own_raises_is_the_result_even_if_it_has_no_words(
-    error: Exception, reason: str
-) -> None:
+async def test_wordless_exception_of_a_tool_class_is_the_result(error: Exception, reason: str) -> None:
     class Custom(FunctionTool):
         async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
             raise error
@@ -479,7 +477,7 @@ async def test_what_a_tool_class_of_its_own_raises_is_the_result_even_if_it_has_
     assert [(call.how, call.result) for call in result.calls] == [("failed", prompts.calls.tool_failed("pay", reason))]
 
 
-async def test_a_call_whose_stored_bytes_no_longer_fit_the_function_is_not_made() -> None:
+async def test_call_whose_stored_arguments_no_longer_fit_is_not_made() -> None:
     output = await weather.invoke(b'{"town":"Bonn"}', context())
     assert (output.is_error, output.not_run) == (True, True)
     assert "/town" in text_of(output)
@@ -511,7 +509,7 @@ def turned(names: list[str]) -> list[str]:
         (set[int], b'{"value":[1,1]}'),
     ],
 )
-async def test_a_function_gets_what_the_log_says_or_is_not_called(hint: Any, stored: bytes) -> None:
+async def test_function_gets_what_log_says_or_is_not_called(hint: Any, stored: bytes) -> None:
     """The stored arguments were made by an earlier version of the tool, which did not have this type."""
 
     def take(value: Any) -> None:
@@ -533,7 +531,7 @@ async def test_a_function_gets_what_the_log_says_or_is_not_called(hint: Any, sto
     assert (await checked.reconcile(stored, context()), asked) == (Unknown(), [])
 
 
-async def test_a_call_that_cannot_be_reconciled_because_its_tool_has_changed_is_logged_in_one_line(
+async def test_call_whose_changed_tool_cannot_reconcile_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     @tool(reconcile=lambda: Unknown())
@@ -545,7 +543,7 @@ async def test_a_call_that_cannot_be_reconciled_because_its_tool_has_changed_is_
     assert line.getMessage() == "the tool take no longer takes the arguments of a call, and is not called with them"
 
 
-async def test_a_function_is_not_called_with_a_default_that_the_log_does_not_have() -> None:
+async def test_function_is_not_called_with_an_unlogged_default() -> None:
     def take(value: int, more: int = 0) -> None:
         raise AssertionError("it was called")
 
@@ -584,7 +582,7 @@ async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> No
 current = contextvars.ContextVar("current", default="none")
 
 
-async def test_plain_functions_run_in_a_thread_and_see_the_callers_contextvars() -> None:
+async def test_plain_functions_run_in_thread_and_see_callers_contextvars() -> None:
     def where() -> list[object]:
         return [threading.current_thread() is threading.main_thread(), current.get()]
 
@@ -684,7 +682,7 @@ WRONG: list[tuple[Any, Any]] = [("text", False), ((5,), False), ((Text(cast(Any,
 
 
 @pytest.mark.parametrize(("parts", "is_error"), WRONG)
-async def test_an_output_that_could_not_be_read_back_from_the_log_is_an_error_result(parts: Any, is_error: Any) -> None:
+async def test_unreadable_output_is_an_error_result(parts: Any, is_error: Any) -> None:
     @tool(blocking=False)
     def wrong() -> ToolOutput:
         return ToolOutput(parts, is_error)
@@ -704,3 +702,11 @@ async def test_a_null_for_an_optional_parameter_means_its_default() -> None:
         await trip.prepare('{"place": null, "days": null}')
     with pytest.raises(InvalidArguments, match="/hours"):
         await trip.prepare('{"place": {"city": "Oslo"}, "hours": null}')
+
+
+@pytest.mark.parametrize("confirm", [True, 1, ["Pay?"]])
+def test_a_question_to_people_is_a_text_or_a_function(confirm: Any) -> None:
+    with pytest.raises(TypeError, match="confirm is the question"):
+
+        @tool(confirm=confirm)
+        def pay(amount: int) -> None: ...

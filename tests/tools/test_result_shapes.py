@@ -30,7 +30,7 @@ def nothing_of_the_kind() -> object:
 
 
 @pytest.mark.requirement("tool.result.shapes")
-async def test_a_tool_returns_text_or_parts_and_anything_else_that_is_not_json_is_an_error() -> None:
+async def test_tool_returns_text_parts_or_json() -> None:
     names = ("words", "picture", "nothing_of_the_kind")
     turns: list[Any] = [{"tool_calls": [{"name": name, "args": {}} for name in names]}, {"text": "done"}]
     tools = {"words": words, "picture": picture, "nothing_of_the_kind": nothing_of_the_kind}

@@ -32,7 +32,7 @@ def written_out(value: Any, root: Any) -> int:
 
 
 @pytest.mark.parametrize("levels", range(8))
-def test_what_references_lead_to_is_counted_each_time(levels: int) -> None:
+def test_references_count_each_time(levels: int) -> None:
     schema = twice_the_next(levels)
     cost = measured(schema)
     assert cost.values == written_out(schema, schema) and cost.bounded
@@ -58,7 +58,7 @@ def test_a_billion_subschemas_are_not_counted_one_by_one() -> None:
         {"properties": {"a": {"$id": "https://x.example/inner", "$ref": "#/$defs/b"}}, "$defs": {"b": {}}},
     ],
 )
-def test_what_has_no_bound_is_said_to_have_none(schema: dict[str, Any]) -> None:
+def test_unbounded_result_says_that_it_has_no_bound(schema: dict[str, Any]) -> None:
     assert not measured(schema).bounded
 
 

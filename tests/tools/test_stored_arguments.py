@@ -372,7 +372,7 @@ def as_first_read(hint: Any, written: Any) -> object:
 
 @pytest.mark.requirement("run.call.input")
 @pytest.mark.parametrize(("hint", "values"), TYPES, ids=lambda value: getattr(value, "__name__", None))
-def test_a_function_gets_what_its_types_make_of_the_models_arguments(hint: Any, values: st.SearchStrategy[Any]) -> None:
+def test_function_gets_what_its_types_make_of_models_arguments(hint: Any, values: st.SearchStrategy[Any]) -> None:
     before, after = taking(hint).parameters, taking(hint).parameters
 
     @given(values, st.booleans())
@@ -400,7 +400,7 @@ def eager(value: Any) -> Any:
     return value if held is None or isinstance(held, BaseModel) else value.model_copy(update={"held": list(held)})
 
 
-def test_what_a_model_left_out_is_made_up_once() -> None:
+def test_omitted_argument_is_generated_once() -> None:
     parameters = taking(Numbered).parameters
     final = parameters.final_args('{"it":{"name":"Ada"}}')
     first, second = [parameters.keywords(final)["it"] for _ in range(2)]
@@ -415,7 +415,7 @@ def test_an_iterable_is_a_list_that_was_checked() -> None:
     assert [issue.path for issue in caught.value.issues] == ["/it/1"]
 
 
-def test_a_default_may_be_of_a_type_that_has_other_names_in_json() -> None:
+def test_default_may_have_a_type_with_json_aliases() -> None:
     def take(it: Renaming = Renaming.model_validate({"from": "me"})) -> None: ...  # noqa: B008
 
     parameters = tool(take).parameters
@@ -450,7 +450,7 @@ class Opaque(BaseModel):
     ],
     ids=["it counts", "it fails", "it reads a path", "it writes less", "it is never written"],
 )
-def test_a_call_that_the_log_cannot_hold_is_not_made_and_says_which_argument_it_is(
+def test_call_that_the_log_cannot_hold_names_the_argument(
     hint: Any, written: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def pay(it: Any, to: str = "me") -> None: ...
@@ -463,7 +463,7 @@ def test_a_call_that_the_log_cannot_hold_is_not_made_and_says_which_argument_it_
     assert [record.levelno for record in caplog.records if "the tool pay" in record.getMessage()] == [logging.ERROR]
 
 
-def test_a_field_that_is_new_since_the_call_was_asked_for_counts_even_if_it_is_excluded() -> None:
+def test_new_excluded_field_counts_since_the_call_was_asked() -> None:
     with pytest.raises(StaleArguments):
         taking(Excluding).parameters.keywords(b'{"it":{"a":1},"more":0}')
 
@@ -495,7 +495,7 @@ SECRETS = [SecretStr, SecretBytes, Secret[int], Pin, Account, Entry, Hidden, Ali
 
 
 @pytest.mark.parametrize("hint", SECRETS, ids=str)
-def test_a_tool_that_takes_a_secret_from_a_model_is_refused_before_it_is_offered(hint: Any) -> None:
+def test_tool_taking_a_secret_from_a_model_is_refused(hint: Any) -> None:
     with pytest.raises(TypeError, match=r"tool 'take': parameter 'it' takes a \w+, but .* log .* environment"):
         Agent(ScriptedModel(["Done."]), tools=[taking(hint)])
     taking(Recursive).spec  # noqa: B018  one without
@@ -513,7 +513,7 @@ def test_a_client_refuses_such_a_tool_too() -> None:
             refused.ref()
 
 
-async def test_an_agents_tool_gets_the_fields_that_json_would_leave_out() -> None:
+async def test_agents_tool_gets_fields_that_json_would_leave_out() -> None:
     got: list[Excluding] = []
 
     @tool
@@ -565,7 +565,7 @@ class Counted:
         (Counted, {"tags": ["a", "b", "c"]}),
     ],
 )
-def test_the_order_of_a_set_does_not_matter_wherever_the_set_is(hint: Any, written: Any) -> None:
+def test_order_of_set_does_not_matter_wherever_set_is(hint: Any, written: Any) -> None:
     orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]]
     for order in orders:
         there = json.dumps({"it": written, "more": 0}).replace('["a", "b", "c"]', json.dumps(order))
@@ -607,7 +607,7 @@ class CarelessToo:
     more: list[str] = None  # pyright: ignore[reportAssignmentType]
 
 
-def test_none_may_be_the_default_of_a_field_of_any_type() -> None:
+def test_none_may_be_default_of_field_of_any_type() -> None:
     parameters = taking(CarelessToo).parameters
     expected = {"it": CarelessToo(Careless(text="x")), "more": 0}
     for written in ('{"it":{"one":{"text":"x"}}}', '{"it":{"one":{"text":"x","count":null},"more":null}}'):
@@ -646,7 +646,7 @@ def test_none_is_refused_where_defaults_are_checked() -> None:
     ],
     ids=str,
 )
-def test_none_may_be_the_default_of_a_type_with_validators_of_its_own(kind: Any) -> None:
+def test_value_with_custom_validators_may_be_no_default(kind: Any) -> None:
     model = create_model("Model", text=(str, "x"), value=(kind, None))
     parameters = taking(model).parameters
     for written in ("{}", '{"value":null}'):
@@ -682,7 +682,7 @@ class Rendered(BaseModel):
         return f"a={self.a}"
 
 
-def test_a_serializer_whose_output_the_validators_fail_for_is_not_used() -> None:
+def test_serializer_whose_output_validators_fail_for_is_not_used() -> None:
     final = taking(Rendered).parameters.final_args('{"it":{"a":1}}')
     assert taking(Rendered).parameters.keywords(final)["it"] == Rendered(a=1)
 
@@ -690,7 +690,7 @@ def test_a_serializer_whose_output_the_validators_fail_for_is_not_used() -> None
 class NoSchema: ...
 
 
-def test_a_default_of_a_type_that_no_schema_has_is_refused_in_words() -> None:
+def test_default_without_a_schema_is_refused_in_words() -> None:
     unknown = NoSchema()
 
     def pay(it: NoSchema = unknown) -> None: ...

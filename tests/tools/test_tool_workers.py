@@ -42,7 +42,7 @@ async def abandon(threads: ToolWorkers) -> tuple[Stuck, "asyncio.Task[str]"]:
     return stuck, task
 
 
-async def test_calls_run_side_by_side_up_to_the_size_and_threads_are_used_again() -> None:
+async def test_calls_run_concurrently_and_reuse_threads() -> None:
     threads = ToolWorkers(max_per_workspace=2)
     both = threading.Barrier(2)
     await asyncio.gather(threads.run(both.wait), threads.run(both.wait))
@@ -65,7 +65,7 @@ async def test_an_abandoned_thread_is_replaced() -> None:
     stuck.release.set()
 
 
-async def test_a_queued_call_gets_the_thread_that_replaces_an_abandoned_one() -> None:
+async def test_queued_call_gets_thread_that_replaces_abandoned_one() -> None:
     threads = ToolWorkers(max_per_workspace=1)
     stuck = Stuck()
     first = asyncio.create_task(threads.run(stuck))
@@ -113,7 +113,7 @@ async def hold(threads: ToolWorkers, workspace: int, count: int) -> list[tuple[S
     return [(one, asyncio.create_task(threads.run(one))) for one in held]
 
 
-async def test_calls_of_one_workspace_that_hang_leave_threads_to_the_others() -> None:
+async def test_calls_of_one_workspace_that_hang_leave_threads_to_others() -> None:
     threads = ToolWorkers(max_per_workspace=2)
     hanging = await hold(threads, 1, 40)
     await asyncio.gather(*[stuck.begun.wait() for stuck, _ in hanging[:2]])
@@ -144,7 +144,7 @@ async def test_workspaces_take_turns_when_all_threads_are_in_use() -> None:
     await asyncio.gather(*[task for _, task in hanging])
 
 
-async def test_a_workspace_whose_threads_are_stuck_is_refused_and_no_other() -> None:
+async def test_workspace_whose_threads_are_stuck_is_refused_and_no_other() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
     on_behalf_of.set(1)
     stuck = [(await abandon(threads))[0] for _ in range(2)]
@@ -156,7 +156,7 @@ async def test_a_workspace_whose_threads_are_stuck_is_refused_and_no_other() -> 
         one.release.set()
 
 
-async def test_calls_that_wait_behind_stuck_ones_are_refused_with_them_and_take_no_room_from_others() -> None:
+async def test_calls_behind_stuck_ones_are_refused_with_them() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
     hanging, ran = await hold(threads, 1, 2), list[int]()
     waiting = [asyncio.create_task(threads.run(partial(ran.append, number))) for number in range(38)]
@@ -172,7 +172,7 @@ async def test_calls_that_wait_behind_stuck_ones_are_refused_with_them_and_take_
         stuck.release.set()
 
 
-async def test_with_the_stuck_threads_of_sixteen_workspaces_the_calls_of_all_are_refused() -> None:
+async def test_sixteen_stuck_workspaces_refuse_calls_of_all() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
     ((running, task),), ran = await hold(threads, 99, 1), list[int]()
     await running.begun.wait()
@@ -196,7 +196,7 @@ async def test_with_the_stuck_threads_of_sixteen_workspaces_the_calls_of_all_are
         one.release.set()
 
 
-async def test_a_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
+async def test_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=1)
     ((stuck, first),) = await hold(threads, 1, 1)
     await stuck.begun.wait()
@@ -215,7 +215,7 @@ async def test_a_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
     stuck.release.set()
 
 
-async def test_a_timeout_of_a_call_that_waits_for_a_thread_is_a_timeout() -> None:
+async def test_timeout_of_call_that_waits_for_thread_is_timeout() -> None:
     threads = ToolWorkers(max_per_workspace=1)
     ((busy, first),) = await hold(threads, 1, 1)
     await busy.begun.wait()
@@ -227,7 +227,7 @@ async def test_a_timeout_of_a_call_that_waits_for_a_thread_is_a_timeout() -> Non
     await first
 
 
-async def test_a_call_that_is_cancelled_when_it_has_just_returned_leaves_no_thread_behind() -> None:
+async def test_call_cancelled_after_it_returned_leaves_no_thread_behind() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=1)
     ((stuck, first),) = await hold(threads, 1, 1)
     await stuck.begun.wait()
@@ -260,7 +260,7 @@ class Shortage:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-async def test_a_call_is_never_made_once_its_caller_knows_that_there_was_no_thread(
+async def test_call_without_a_thread_is_never_made_later(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, shortage, ran = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch, error), list[int]()
@@ -275,7 +275,7 @@ async def test_a_call_is_never_made_once_its_caller_knows_that_there_was_no_thre
     assert ran == []
 
 
-async def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(
+async def test_calls_wait_for_existing_threads_if_none_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads, shortage = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch)
@@ -299,7 +299,7 @@ async def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_start
         await asyncio.gather(threads.run(both.wait), threads.run(both.wait))
 
 
-async def test_a_call_that_found_no_thread_gets_the_next_that_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_without_a_thread_gets_the_next_one_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, shortage = ToolWorkers(max_per_workspace=3), Shortage(monkeypatch)
     shortage.lasts = False
     ((stuck, first),) = await hold(threads, 1, 1)
@@ -333,7 +333,7 @@ async def test_no_call_waits_for_a_thread_that_is_stuck(monkeypatch: pytest.Monk
     assert ran == []
 
 
-async def test_a_call_that_is_withdrawn_leaves_its_turn_to_the_next() -> None:
+async def test_call_that_is_withdrawn_leaves_its_turn_to_next() -> None:
     threads = ToolWorkers(max_per_workspace=1)
     (first, held), (_, second), (third, last) = await hold(threads, 1, 3)
     await first.begun.wait()
@@ -347,7 +347,7 @@ async def test_a_call_that_is_withdrawn_leaves_its_turn_to_the_next() -> None:
     assert threads.abandoned == 0
 
 
-async def test_tools_of_one_workspace_that_hang_delay_no_run_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_tools_delay_no_other_workspaces_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = ToolWorkers(max_per_workspace=1)
     monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: threads)
     stuck = Stuck()
@@ -377,7 +377,7 @@ async def test_tools_of_one_workspace_that_hang_delay_no_run_of_another(monkeypa
 
 
 @pytest.mark.parametrize("composed", [False, True])
-async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytest.MonkeyPatch, composed: bool) -> None:
+async def test_tool_that_never_got_thread_is_not_in_doubt(monkeypatch: pytest.MonkeyPatch, composed: bool) -> None:
     """One that has called such a tool is: it may have done something before that."""
     threads = ToolWorkers(max_per_workspace=1)
     monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: threads)
@@ -418,7 +418,7 @@ async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytes
         ("custom", "failed", prompts.calls.tool_failed("pay", prompts.remote.NO_THREAD), ["ordered"]),
     ],
 )
-async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
+async def test_tool_without_a_thread_is_not_executed(
     monkeypatch: pytest.MonkeyPatch, name: str, how: str, text: str, did: list[str]
 ) -> None:
     """One that has called such a tool has failed: it may have done something before that."""
@@ -456,7 +456,7 @@ async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
 
 
 @pytest.mark.parametrize(("effect", "how"), [("idempotent", "in_doubt"), ("read", "not_run")])
-async def test_a_call_that_cannot_be_repeated_for_lack_of_a_thread_is_in_doubt(
+async def test_unrepeatable_call_without_a_thread_is_in_doubt(
     monkeypatch: pytest.MonkeyPatch, effect: Effect, how: str
 ) -> None:
     pools = [ToolWorkers()]

@@ -26,7 +26,7 @@ def test_the_example_is_a_tools_file() -> None:
     assert list(load_tools(EXAMPLE)) == ["stock", "pay", "invoices", "move", "gross"]
 
 
-def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
+def test_code_on_page_is_code_of_examples() -> None:
     example = "".join(path.read_text(encoding="utf-8") for path in (EXAMPLE, *MORE))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

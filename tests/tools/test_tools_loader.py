@@ -59,7 +59,7 @@ async def test_a_tools_file_gives_its_tools_in_order(tmp_path: Path) -> None:
     assert joined_text(output.parts) == "2 x x"
 
 
-def test_a_file_is_read_afresh_and_does_not_collide_with_one_of_the_same_name(tmp_path: Path) -> None:
+def test_same_named_file_is_read_afresh(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     here, there = written(tmp_path, GOOD), written(tmp_path / "other", GOOD.replace("order", "buy"))
     assert list(load_tools(here)) == ["order", "cancel"]

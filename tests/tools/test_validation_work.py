@@ -18,14 +18,13 @@ from typing_extensions import TypedDict
 from weftline import Agent, prompts
 from weftline.agent.output import OutputType
 from weftline.messages import joined_text
-from weftline.runtime.tool_calls import final_args
+from weftline.runtime.tool_calls import preparing
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import validation_work
-from weftline.tools.arguments import InvalidArguments, pointer
+from weftline.tools.arguments import InvalidArguments, names_absent, path_in, pointer
 from weftline.tools.base import ToolContext
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
-from weftline.tools.locations import names_absent, path_in
 from weftline.tools.return_types import ReturnType
 from weftline.tools.validation_work import SMALL_BYTES
 from weftline.work.turns import on_behalf_of
@@ -87,12 +86,12 @@ async def issues(one: FunctionTool[..., Any, Any], args: object) -> list[tuple[s
 
 
 @pytest.mark.parametrize("leaf", [{"field": "x"}, {"nothing": 1}], ids=["fits", "does not fit"])
-async def test_a_recursive_union_is_given_up_when_it_takes_too_long(leaf: object) -> None:
+async def test_recursive_union_is_given_up_when_it_takes_too_long(leaf: object) -> None:
     assert await issues(search, nested(40, leaf)) == [("", "work")]
 
 
 @pytest.mark.parametrize("leaf", [{"field": "x"}, {"nothing": 1}], ids=["fits", "does not fit"])
-async def test_other_tasks_have_a_turn_after_each_call_with_many_unions(leaf: object) -> None:
+async def test_other_tasks_have_turn_after_each_call_with_many_unions(leaf: object) -> None:
     """A model may ask for a thousand of them at once."""
     turns = 0
 
@@ -110,10 +109,10 @@ async def test_other_tasks_have_a_turn_after_each_call_with_many_unions(leaf: ob
     other.cancel()
 
 
-async def test_arguments_that_wait_for_others_to_be_checked_are_not_the_fault_of_their_tool(
+async def test_arguments_waiting_for_others_do_not_blame_their_tool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(final_args, "PREPARE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(preparing, "PREPARE_TIMEOUT_S", 0.05)
     may_end = threading.Event()
 
     @tool(effect="read")
@@ -167,7 +166,7 @@ async def test_other_recursive_types_are_bounded_too() -> None:
     assert await issues(walk, {"tree": tree}) == [("", "work")]
 
 
-async def test_a_recursive_union_that_takes_long_is_read_in_a_thread() -> None:
+async def test_recursive_union_that_takes_long_is_read_in_thread() -> None:
     assert await result(search, nested(8, {"field": "x"})) == "8 Is"
 
 
@@ -179,14 +178,14 @@ async def test_a_recursive_union_that_takes_long_is_read_in_a_thread() -> None:
         {"args": []},
     ],
 )
-async def test_what_is_read_is_what_pydantic_reads(leaf: object) -> None:
+async def test_value_is_read_as_pydantic_reads_it(leaf: object) -> None:
     args = encode(nested(2, leaf))
     final = await search.prepare(args.decode())
     assert search.parameters.keywords(final) == {"where": Search.model_validate_json(args).where}
 
 
 @pytest.mark.parametrize("leaf", [{"field": "x", "since": "never"}, {"field": 1}, {"args": 1}, {}, None])
-async def test_what_is_wrong_is_what_pydantic_finds_wrong(leaf: object) -> None:
+async def test_issues_are_those_that_pydantic_finds(leaf: object) -> None:
     args = nested(2, leaf)
     with pytest.raises(ValidationError) as raised:
         Search.model_validate_json(encode(args))
@@ -215,7 +214,7 @@ def named(names: dict[int, str]) -> str:
     return str(len(names))
 
 
-async def test_values_that_were_chosen_to_have_the_same_hash_are_refused() -> None:
+async def test_values_that_were_chosen_to_have_same_hash_are_refused() -> None:
     numbers = [SAME_HASH * number for number in range(1, 50_000)]
     assert await issues(by_number, {"ids": numbers}) == [("", "work")]
     assert await issues(by_id, {"ids": [str(UUID(int=number)) for number in numbers]}) == [("", "work")]
@@ -241,7 +240,7 @@ async def test_of_very_many_wrong_items_the_first_is_reported() -> None:
     assert await issues(add, {"numbers": most}) == [("/numbers/0", "int_parsing")]
 
 
-async def test_large_arguments_are_read_in_a_thread_and_small_ones_at_once() -> None:
+async def test_large_arguments_are_read_in_a_thread() -> None:
     threads: list[bool] = []
 
     def look(text: str) -> str:
@@ -259,7 +258,7 @@ async def test_large_arguments_are_read_in_a_thread_and_small_ones_at_once() -> 
         assert set(threads) == {on_loop}
 
 
-async def test_a_question_about_arguments_that_take_too_long_is_not_asked() -> None:
+async def test_question_about_arguments_that_take_too_long_is_not_asked() -> None:
     def question(where: Filter) -> str:
         return "Really?"
 
@@ -273,7 +272,7 @@ async def test_a_question_about_arguments_that_take_too_long_is_not_asked() -> N
                 asking.asks_people(final)
 
 
-def test_an_answer_with_a_recursive_output_type_is_read_with_a_bound_on_the_work() -> None:
+def test_recursive_output_type_is_read_with_bounded_work() -> None:
     kind = OutputType(Search)
     assert isinstance(kind.parse(encode(nested(3, {"field": "x"})).decode()).where, And)
     deep = encode(nested(40, {"field": "x"})).decode()
@@ -284,7 +283,7 @@ def test_an_answer_with_a_recursive_output_type_is_read_with_a_bound_on_the_work
         kind.parse(encode(nested(1, {})).decode())
 
 
-def test_a_result_that_is_provided_is_read_with_a_bound_on_the_work() -> None:
+def test_result_that_is_provided_is_read_with_bound_on_work() -> None:
     kind = ReturnType(Search)
     assert kind.problem(nested(3, {"field": "x"})) == ""
     assert kind.problem(nested(40, {"field": "x"})) == prompts.calls.TOO_MUCH_TO_CHECK

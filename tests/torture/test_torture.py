@@ -21,7 +21,7 @@ from weftline.kernel.entries import RunEnded
 
 
 @pytest.mark.requirement("run.crash.ends")
-def test_a_server_that_is_killed_and_runs_out_of_disk_loses_and_repeats_nothing() -> None:
+def test_killed_server_without_disk_space_loses_and_repeats_nothing() -> None:
     # As if it were in a namespace of its own: it mounts here, if it may, and its servers are forked like all others.
     env = {**os.environ} if settings.get_current_profile_name() == "deep" else {**os.environ, INSIDE: "1"}
     done = run_python("-m", "campaigns.torture", "--seconds", "1", "--seed", "1", "--load", "6", env=env)
@@ -39,7 +39,7 @@ print(volume["Volume"](Path(sys.argv[2])).kind)
 """
 
 
-def test_a_disk_that_can_be_filled_is_mounted_where_nobody_else_sees_it(tmp_path: Path) -> None:
+def test_test_disk_is_mounted_where_nobody_else_sees_it(tmp_path: Path) -> None:
     program = ["unshare", "--user", "--map-root-user", "--mount", "true"]
     possible = shutil.which("unshare") and subprocess.run(program, capture_output=True, check=False).returncode == 0
     script, folder = tmp_path / "mounting.py", tmp_path / "disk"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weftline.errors import InvalidRequest
-from weftline.wire.requests import parse_run
+from weftline.spec.door import parse_run
 
 
 def refused(raw: bytes) -> InvalidRequest:

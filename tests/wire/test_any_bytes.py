@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from weftline.errors import InvalidRequest
 from weftline.plan import decode_plan, encode_plan
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.merge import with_session
+from weftline.spec.plan import plan_from_spec
 from weftline.wire.errors import error_body
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
-from weftline.wire.sessions import effective_spec
+from weftline.wire.requests import parse_tool_result
 
 
 def tool_result(body: bytes) -> object:
@@ -66,7 +67,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("parse", PARSERS)
 @pytest.mark.parametrize("raw", [*MALFORMED.values(), *NOT_OBJECTS.values()], ids=[*MALFORMED, *NOT_OBJECTS])
-def test_what_is_no_json_object_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
+def test_non_object_json_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(raw)
     assert caught.value.status == 400
@@ -89,12 +90,12 @@ def test_half_a_character_in_a_request_is_refused_by_name(raw: bytes) -> None:
 
 @pytest.mark.parametrize("parse", [parse_run, parse_message])
 @pytest.mark.parametrize("raw", UNUSABLE.values(), ids=UNUSABLE)
-def test_what_could_not_be_read_back_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
+def test_unreadable_output_type_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse(raw)
 
 
-def test_nesting_within_the_limit_is_accepted_however_many_brackets_there_are() -> None:
+def test_nesting_within_limit_is_accepted_however_many_brackets_there_are() -> None:
     nested = b"[" * 150 + b"]" * 150
     spec = parse_run(b'{"prompt":"x","x":' + nested + b',"y":[' + b",".join([b"[]"] * 500) + b"]}").spec
     assert nested in spec
@@ -228,14 +229,14 @@ def test_a_good_body_is_stored_as_sent_and_read_back(sent: Json) -> None:
     raw = msgspec.json.encode(sent)
     run = parse_run(raw)
     plan = plan_from_spec(run.spec)
-    assert (plan.name, plan.agent_id, plan.model, plan.metadata) == (run.name, run.agent_id, run.model_id, run.metadata)
+    assert (plan.name, plan.agent_id, plan.metadata) == (run.name, run.agent_id, run.metadata)
     assert decode_plan(encode_plan(plan), plan.limits) == plan
     assert len(plan.tools) == len(sent.get("tools") or ())
     assert plan.limits.loop_soft < plan.limits.loop_hard
     if not any("headers" in tool for tool in sent.get("tools") or ()):
         assert run.spec == raw
     message = parse_message(raw)
-    assert plan_from_spec(effective_spec(b"{}", message)).messages == plan.messages
+    assert plan_from_spec(with_session(b"{}", message.spec)).messages == plan.messages
 
 
 @given(tool_lists)

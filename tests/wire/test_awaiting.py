@@ -12,12 +12,9 @@ from weftline import Limits as AgentLimits
 from weftline.agent.planning.plans import client_plan
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
-from weftline.wire.agents import agent_spec_merge
-from weftline.wire.bodies import MessageBody
-from weftline.wire.forks import fork_spec
-from weftline.wire.plan import asked_of, plan_from_spec
-from weftline.wire.requests import parse_run
-from weftline.wire.sessions import effective_spec
+from weftline.spec.door import parse_run
+from weftline.spec.merge import forked, with_agent, with_session
+from weftline.spec.plan import plan_from_spec, read_spec
 
 STRICT = {"timeoutMs": 5000, "onExpired": "end", "grantTtlMs": 1000, "fourEyes": True}
 LOOSE = {"timeoutMs": 9000, "onExpired": "deny", "grantTtlMs": 9000, "fourEyes": False}
@@ -38,14 +35,14 @@ def test_they_are_part_of_the_limits_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("spec", "path", "words"),
     [
-        ({"awaits": {"timeoutMs": 0}}, "awaits.timeoutMs", "greater than or equal to 1"),
+        ({"awaits": {"timeoutMs": 0}}, "awaits.timeoutMs", "must be at least 1"),
         ({"awaits": {"timeoutMs": 1.5}}, "awaits.timeoutMs", "must be an integer"),
-        ({"awaits": {"grantTtlMs": 10**12}}, "awaits.grantTtlMs", "less than or equal to"),
+        ({"awaits": {"grantTtlMs": 10**12}}, "awaits.grantTtlMs", "must be at most"),
         ({"awaits": {"onExpired": "ask"}}, "awaits.onExpired", "'deny' or 'end'"),
         ({"awaits": {"fourEyes": "yes"}}, "awaits.fourEyes", "must be true or false"),
-        ({"awaits": {"timeout": 5}}, "awaits.timeout", "not permitted"),
+        ({"awaits": {"timeout": 5}}, "awaits.timeout", "is not a known field"),
         ({"awaits": []}, "awaits", "must be a JSON object"),
-        ({"onDeploy": "hope"}, "onDeploy", "'adopt', 'pin' or 'ask'"),
+        ({"onDeploy": "hope"}, "onDeploy", "'adopt', 'ask' or 'pin'"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(spec: dict[str, Any], path: str, words: str) -> None:
@@ -55,20 +52,19 @@ def test_rules_that_cannot_be_are_refused(spec: dict[str, Any], path: str, words
     assert words in named[path]
 
 
-def test_a_request_can_only_make_the_rules_of_its_agent_session_or_origin_tighter() -> None:
+def test_request_can_only_tighten_the_rules_above_it() -> None:
     stored = msgspec.json.encode({"awaits": STRICT, "onDeploy": "ask"})
     loose = msgspec.json.encode({"prompt": "x", "awaits": LOOSE, "onDeploy": "adopt"})
-    message = MessageBody(loose, replaces_tools=False, metadata={})
     changes = msgspec.json.encode({"awaits": LOOSE, "onDeploy": "adopt"})
     for merged in (
-        agent_spec_merge(stored, loose),
-        effective_spec(stored, message),
-        fork_spec(stored, changes, in_session=False),
-        agent_spec_merge(msgspec.json.encode({"awaits": LOOSE}), b'{"awaits":%s,"onDeploy":"ask"}' % enc(STRICT)),
+        with_agent(stored, loose),
+        with_session(stored, loose),
+        forked(stored, changes, in_session=False),
+        with_agent(msgspec.json.encode({"awaits": LOOSE}), b'{"awaits":%s,"onDeploy":"ask"}' % enc(STRICT)),
     ):
         kept = msgspec.json.decode(merged)
         assert (kept["awaits"], kept["onDeploy"]) == (STRICT, "ask")
-    assert msgspec.json.decode(agent_spec_merge(stored, b'{"onDeploy":"pin"}'))["onDeploy"] == "pin"
+    assert msgspec.json.decode(with_agent(stored, b'{"onDeploy":"pin"}'))["onDeploy"] == "pin"
 
 
 def enc(value: object) -> bytes:
@@ -77,7 +73,7 @@ def enc(value: object) -> bytes:
 
 def limits_with(agent: Agent[Any, Any], **spec: Any) -> Limits:
     sent = enc({"prompt": "x", **spec})
-    return client_plan(agent, plan_from_spec(sent), asked_of(sent), code="payments", model=None).limits
+    return client_plan(agent, read_spec(sent), code="payments", model=None).limits
 
 
 def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
@@ -95,7 +91,7 @@ def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
     ("own_s", "sent_ms", "limit_s"),
     [(2, None, 2), (2, 600_000, 2), (2, 1_000, 1), (None, 600_000, 600), (None, 1_000, 1), (None, None, 300)],
 )
-def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
+def test_client_cannot_extend_external_tools_of_a_python_agent(
     own_s: float | None, sent_ms: int | None, limit_s: int
 ) -> None:
     own = AgentLimits() if own_s is None else AgentLimits(external_timeout_s=own_s, on_external_timeout="report")
@@ -107,7 +103,7 @@ def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
 
 
 @pytest.mark.parametrize("field", ["budgets.localToolTimeoutMs", "awaits.grantTtlMs"])
-def test_a_time_that_equals_the_default_counts_when_it_is_sent(field: str) -> None:
+def test_time_that_equals_default_counts_when_it_is_sent(field: str) -> None:
     agent = Agent("scripted:x", name="slow", limits=AgentLimits(external_timeout_s=3600, grant_ttl_s=7200))
     group, name = field.split(".")
     default_ms = 300_000 if group == "budgets" else 900_000
@@ -118,9 +114,9 @@ def test_a_time_that_equals_the_default_counts_when_it_is_sent(field: str) -> No
 def test_a_request_without_on_exceeded_keeps_that_of_its_agent() -> None:
     stored, own = enc({"budget": {"tokens": 5, "onExceeded": "stop"}}), enc({"budget": {"usd": 4}})
     for merged in (
-        agent_spec_merge(stored, own),
-        effective_spec(stored, MessageBody(own)),
-        fork_spec(stored, own, in_session=False),
+        with_agent(stored, own),
+        with_session(stored, own),
+        forked(stored, own, in_session=False),
     ):
         assert msgspec.json.decode(merged)["budget"] == {"usd": 4.0, "tokens": 5, "onExceeded": "stop"}
     agent = Agent("scripted:x", name="thrifty", budget=Budget(tokens=5, on_exceeded="stop"))

@@ -73,7 +73,7 @@ def documented(root: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.requirement("run.event.types")
-def test_a_run_has_every_type_of_event_with_its_documented_fields_and_what_it_is_about(project_root: Path) -> None:
+def test_run_has_every_event_type_with_its_documented_fields(project_root: Path) -> None:
     page, found = documented(project_root), dict[str, set[str]]()
     for seed in range(2000):
         seen = events(seed)

@@ -24,7 +24,7 @@ SHORT = b"9" * LONG_NUMBER_DIGITS
         b'["' + b"1e300," * 100_000 + b'",1e300]',
     ],
 )
-def test_what_is_cheap_to_read_is_read(text: bytes) -> None:
+def test_cheap_schema_is_read(text: bytes) -> None:
     assert excess(text) == ""
 
 
@@ -42,7 +42,7 @@ def test_long_numbers_are_counted_outside_of_strings(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [b"1e300", b"5e-324", b"1E+308", b"0.1e0000300"])
-def test_numbers_at_the_edge_of_a_double_are_counted_outside_of_strings(number: bytes) -> None:
+def test_numbers_at_edge_of_double_are_counted_outside_of_strings(number: bytes) -> None:
     text = b'["a","\\"e300",' + b",".join([number] * (MAX_LONG_EXPONENTS + 1)) + b"]"
     assert excess(text) == "more than 1,000 numbers with an exponent of three digits"
 

@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw
 
 from weftline.messages import Assistant, OutputSchema, System, Text, User
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalEntry, McpLocalRef, McpRef, ServerRef, StoredRef
+from weftline.spec.door import parse_run
+from weftline.spec.plan import plan_from_spec
 from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
 
 STORED = {"kind": "mantyx", "id": "tool_1"}
 """What a stored tool is called is not known until the run begins, so it keeps every default budget."""
@@ -126,7 +126,7 @@ def test_tool_budgets_lie_over_the_default_table() -> None:
     assert plan_from_spec(stored(toolBudgets=sent)).limits.tool_budgets == {"recall": 0, "mine": 9}
 
 
-def test_the_table_of_defaults_applies_when_only_other_limits_are_given() -> None:
+def test_table_of_defaults_applies_when_only_other_limits_are_given() -> None:
     limits = plan_from_spec(stored(tools=[STORED], loopDetection=False)).limits
     assert limits.tool_budgets == DEFAULT_TOOL_BUDGETS
 
@@ -145,7 +145,7 @@ def test_the_table_of_defaults_applies_when_only_other_limits_are_given() -> Non
         ({"kind": "mcp", "name": "m", "url": "https://m"}, DEFAULT_TOOL_BUDGETS),
     ],
 )
-def test_a_run_carries_the_default_budgets_of_the_tools_that_it_may_have(tool: Any, budgets: dict[str, int]) -> None:
+def test_run_carries_default_budgets_of_tools_that_it_may_have(tool: Any, budgets: dict[str, int]) -> None:
     assert plan_from_spec(stored(tools=[tool] if tool else [])).limits.tool_budgets == budgets
 
 

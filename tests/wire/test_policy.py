@@ -12,12 +12,10 @@ from msgspec import Raw
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.policy import PolicyRule, TagClause
-from weftline.wire.agents import agent_spec_merge
-from weftline.wire.bodies import MessageBody
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.policy import policy_within
-from weftline.wire.requests import parse_run
-from weftline.wire.sessions import effective_spec
+from weftline.spec.door import parse_run
+from weftline.spec.groups import policy_within
+from weftline.spec.merge import with_agent, with_session
+from weftline.spec.plan import plan_from_spec
 
 tags = st.lists(st.sampled_from("abc"), max_size=2)
 counts = st.sampled_from([0, 1, 2, 5])
@@ -68,6 +66,7 @@ def test_a_policy_is_part_of_the_limits_of_the_plan() -> None:
 @example({"perToolTimeoutMs": {"bc": 5}}, {"perToolTimeoutMs": {"b*": 1}})
 def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dict[str, Any]) -> None:
     laid = policy_within(Raw(msgspec.json.encode(own)), Raw(msgspec.json.encode(above)))
+    assert laid is not None
     both = rule_of(msgspec.json.decode(laid)) or PolicyRule()
     for rule in (rule_of(own), rule_of(above)):
         if rule is None:
@@ -85,14 +84,14 @@ def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dic
     assert (False in allowed[:2]) == (allowed[2] is False)
 
 
-def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() -> None:
+def test_request_can_only_tighten_its_policy() -> None:
     stored = msgspec.json.encode({"policy": {"maxToolCalls": 5, "timeBudgetMs": 1000}})
-    merged = agent_spec_merge(stored, b'{"prompt":"x","policy":{"maxToolCalls":9,"timeBudgetMs":400}}')
+    merged = with_agent(stored, b'{"prompt":"x","policy":{"maxToolCalls":9,"timeBudgetMs":400}}')
     assert msgspec.json.decode(merged)["policy"]["maxToolCalls"] == 5
     assert msgspec.json.decode(merged)["policy"]["timeBudgetMs"] == 400
-    assert msgspec.json.decode(agent_spec_merge(stored, b'{"prompt":"x"}'))["policy"]["maxToolCalls"] == 5
-    message = MessageBody(b'{"prompt":"x","policy":{"maxToolCalls":9}}', replaces_tools=False, metadata={})
-    assert msgspec.json.decode(effective_spec(stored, message))["policy"]["maxToolCalls"] == 5
+    assert msgspec.json.decode(with_agent(stored, b'{"prompt":"x"}'))["policy"]["maxToolCalls"] == 5
+    message = b'{"prompt":"x","policy":{"maxToolCalls":9}}'
+    assert msgspec.json.decode(with_session(stored, message))["policy"]["maxToolCalls"] == 5
 
 
 @pytest.mark.requirement("run.policy.missing_fields")
@@ -103,7 +102,7 @@ def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() ->
         ({"onMissingFields": "await_clarification", "interruptsAllowed": False}, "policy"),
     ],
 )
-def test_a_rule_for_what_is_missing_that_cannot_be_is_refused(policy: dict[str, Any], path: str) -> None:
+def test_rule_for_what_is_missing_that_cannot_be_is_refused(policy: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         parse_run(msgspec.json.encode({"prompt": "x", "policy": policy}))
     assert [issue["path"] for issue in error.value.details["issues"]] == [path]

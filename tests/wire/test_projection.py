@@ -84,7 +84,7 @@ def test_an_entry_of_newer_code_is_not_shown() -> None:
     assert project_stored(b'{"type":"run.paused","newer":1}', b"{}", run_id="run_1") is None
 
 
-def test_the_start_names_the_run_and_its_agent_and_nothing_else_of_its_plan() -> None:
+def test_start_names_only_the_run_and_agent() -> None:
     body = bodies.CreatedBody(Raw(b'{"v":1,"name":"a title"}'), Raw(b"{}"))
     assert event(RunCreated(1, Limits()), body) == ("started", {"runId": "run_1"})
     stored = bodies.CreatedBody(Raw(b'{"v":1,"name":"support","agent_id":"agt_1"}'), Raw(b"{}"))
@@ -114,7 +114,7 @@ def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
     assert event(TurnCompleted(1, 1, "end_turn"), plain)[1] == {"text": "Done.", "turn": 1, "finishReason": "end_turn"}
 
 
-def test_an_offer_shows_the_final_arguments_and_a_blocked_call_is_not_offered() -> None:
+def test_offer_shows_final_arguments_and_blocked_call_is_not_offered() -> None:
     body = bodies.OpenedBody(Raw(b'{"at":"here"}'), peer=bodies.McpPeer("files", "read"))
     args = {"at": "here"}
     server = {"toolUseId": "c1", "name": "look", "input": args, "args": args, "turn": 2, "displayHint": "Look"}
@@ -139,9 +139,7 @@ PEERS = [
 
 @pytest.mark.requirement("wire.event.local_call")
 @pytest.mark.parametrize(("peer", "fields"), PEERS)
-def test_an_offer_names_the_peer_as_it_always_did_whether_the_log_has_our_words_or_the_old_ones(
-    peer: bodies.Peer, fields: bytes
-) -> None:
+def test_offer_names_the_peer_in_old_and_new_logs(peer: bodies.Peer, fields: bytes) -> None:
     kind = "a2a_local" if isinstance(peer, bodies.A2APeer) else "mcp_local"
     head, offer = CallOpened(2, 0, "c1", "look", "d", client=kind), ("local_tool_call", OFFER % (kind.encode(), fields))
     ours = bodies.encode(bodies.OpenedBody(Raw(b"{}"), peer=peer))
@@ -169,7 +167,7 @@ def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:
     )
 
 
-def test_a_result_of_a_client_comes_back_as_it_went_in() -> None:
+def test_result_of_client_comes_back_as_it_went_in() -> None:
     closed = CallClosed(0, 0, "c1", "look", "returned", client="local")
     failed = CallClosed(0, 0, "c1", "look", "timeout", is_error=True, client="local")
     body = bodies.ClosedBody((Text("found"),))
@@ -182,7 +180,7 @@ def test_a_result_of_a_client_comes_back_as_it_went_in() -> None:
 
 
 @pytest.mark.parametrize("how", ["invalid", "cancelled", "not_run"])
-def test_a_call_that_no_client_answered_has_a_result_like_any_other(how: How) -> None:
+def test_call_that_no_client_answered_has_result_like_any_other(how: How) -> None:
     closed = CallClosed(0, 0, "c1", "look", how, is_error=True, client="local")
     kind, payload = event(closed, bodies.ClosedBody((Text("No."),)))
     assert (kind, payload["ok"], payload["how"]) == ("tool_result", False, how)
@@ -311,7 +309,7 @@ def test_small_facts_are_events_of_their_own(head: Fact, kind: str, payload: Any
     assert event(head) == (kind, payload)
 
 
-def test_what_the_model_was_told_in_between_is_shown() -> None:
+def test_intermediate_messages_to_the_model_are_shown() -> None:
     taken = bodies.TakenBody(("Trains only.",))
     assert event(MessagesTaken(("m",)), taken) == ("messages_taken", {"texts": ["Trains only."]})
     rejected = {"turn": 3, "message": "Once more."}
@@ -325,7 +323,7 @@ def test_a_summary_is_shown_with_its_sizes_and_its_cost() -> None:
     assert event(head, bodies.SummaryBody("They met.", (0,), "lab:small")) == ("context_compacted", {**shown, **spent})
 
 
-def test_a_log_of_older_code_has_no_texts_of_messages_that_were_taken() -> None:
+def test_log_of_older_code_lacks_texts_of_taken_messages() -> None:
     assert event(MessagesTaken(("m",))) == ("messages_taken", {"texts": []})
 
 
@@ -333,7 +331,7 @@ def test_the_first_attempt_of_a_turn_restarts_nothing() -> None:
     assert project(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
 
 
-def test_a_call_that_begins_is_shown_only_if_a_run_of_its_own_carries_it_out() -> None:
+def test_beginning_call_is_shown_only_if_a_run_executes_it() -> None:
     assert project(CallStarted(0, 0, 1), b"", run_id="run_1") is None
     call = {"toolUseId": "c1", "name": "ask", "childRunId": "run_2"}
     assert event(CallStarted(3, 0, 1, child="run_2", id="c1", name="ask")) == ("child_started", {**call, "turn": 3})
@@ -351,7 +349,7 @@ SEARCH = ProviderCall(
 )
 
 
-def test_a_tool_of_the_provider_is_noted_in_our_words_and_shown_as_a_result() -> None:
+def test_provider_tool_is_noted_in_our_words_with_its_result() -> None:
     note = bodies.note_body(SEARCH, turn=4)
     assert json.decode(note) == {
         "call": {
@@ -379,7 +377,7 @@ def test_a_tool_of_the_provider_is_noted_in_our_words_and_shown_as_a_result() ->
     }
 
 
-def test_a_note_without_input_and_result_is_shown_all_the_same() -> None:
+def test_note_without_input_and_result_is_shown_all_same() -> None:
     failed = ProviderCall("s1", "web_search", "openai", status="failed")
     shown = json.decode(provider_call(bodies.note_body(failed, turn=0)))
     assert (shown["ok"], shown["result"], shown["args"]) == (False, "", {})
@@ -411,7 +409,7 @@ def test_a_note_is_one_line_whatever_the_provider_sent(given_in: bytes, result: 
 
 
 @pytest.mark.parametrize("sent", [b'"\xff"', b"1e999", b'"\\ud800"', b"01", b"", b" \n", b"[" * 3000 + b"]" * 3000])
-def test_what_is_not_json_is_noted_as_text(sent: bytes) -> None:
+def test_non_json_input_is_noted_as_text(sent: bytes) -> None:
     call = ProviderCall("s1", "search", "openai", input=Raw(sent), result=Raw(sent))
     shown = json.decode(provider_call(bodies.note_body(call, turn=1)))
     assert isinstance(shown["args"], str)

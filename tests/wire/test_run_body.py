@@ -9,8 +9,8 @@ import pytest
 from refusals import paths, refused
 
 from weftline.errors import InvalidRequest
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.plan import plan_from_spec
 
 Json = dict[str, Any]
 
@@ -197,7 +197,7 @@ def shows(requirement: str | None) -> list[pytest.MarkDecorator]:
         for n, (row, fields) in enumerate(ACCEPTED)
     ],
 )
-def test_a_body_at_its_limits_is_accepted_by_all_three_routes(fields: Json) -> None:
+def test_body_at_its_limits_is_accepted_by_all_three_routes(fields: Json) -> None:
     assert parse_run(body(**fields)).spec
     assert parse_session(body(**fields, prompt=None)).spec
     assert parse_message(body(**fields)).spec
@@ -232,7 +232,7 @@ def test_a_message_needs_exactly_one_input() -> None:
 
 
 @pytest.mark.requirement("wire.http.optional_fields")
-def test_null_is_the_same_as_absent_and_unknown_fields_are_kept() -> None:
+def test_null_is_same_as_absent_and_unknown_fields_are_kept() -> None:
     optional = [
         "name",
         "agentId",
@@ -250,10 +250,9 @@ def test_null_is_the_same_as_absent_and_unknown_fields_are_kept() -> None:
     sent = parse_run(body(**dict.fromkeys(optional), x_mine={"n": 1}, other=None))
     plain = parse_run(body())
     assert plan_from_spec(sent.spec) == plan_from_spec(plain.spec)
-    assert (sent.name, sent.agent_id, sent.model_id, sent.metadata) == (
+    assert (sent.name, sent.agent_id, sent.metadata) == (
         plain.name,
         plain.agent_id,
-        plain.model_id,
         plain.metadata,
     )
     stored = msgspec.json.decode(sent.spec)
@@ -263,10 +262,9 @@ def test_null_is_the_same_as_absent_and_unknown_fields_are_kept() -> None:
 
 def test_the_body_tells_what_the_row_needs() -> None:
     run = parse_run(body(name="n", agentId="agt_1", modelId="openai:gpt-5.5", metadata={"a": "b"}))
-    assert (run.name, run.agent_id, run.model_id, run.metadata, run.secrets) == (
+    assert (run.name, run.agent_id, run.metadata, run.secrets) == (
         "n",
         "agt_1",
-        "openai:gpt-5.5",
         {"a": "b"},
         {},
     )

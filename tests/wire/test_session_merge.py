@@ -8,11 +8,9 @@ import msgspec
 import pytest
 
 from weftline.errors import InvalidRequest
-from weftline.wire.agents import agent_spec_merge
-from weftline.wire.forks import fork_spec
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session
-from weftline.wire.sessions import effective_spec
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.merge import forked, with_agent, with_session
+from weftline.spec.plan import plan_from_spec
 
 LOCAL: dict[str, Any] = {"kind": "local", "name": "send"}
 OTHER: dict[str, Any] = {"kind": "local", "name": "other"}
@@ -33,7 +31,7 @@ SESSION: dict[str, Any] = {
 
 def merged(session: dict[str, Any], **message: Any) -> dict[str, Any]:
     spec = parse_session(msgspec.json.encode(session)).spec
-    return msgspec.json.decode(effective_spec(spec, parse_message(msgspec.json.encode({"prompt": "hi", **message}))))
+    return msgspec.json.decode(with_session(spec, parse_message(msgspec.json.encode({"prompt": "hi", **message})).spec))
 
 
 @pytest.mark.requirement("wire.session.overrides")
@@ -80,9 +78,9 @@ def test_a_message_cannot_change_what_the_session_is(field: str, value: Any) -> 
     assert merged(SESSION, **{field: value}) == {**SESSION, "prompt": "hi"}
 
 
-def test_null_in_the_changes_of_a_fork_keeps_the_origins_value() -> None:
+def test_null_in_changes_of_fork_keeps_origins_value() -> None:
     origin = b'{"modelId":"m","budgets":{"maxToolTurns":3}}'
-    assert fork_spec(origin, b'{"modelId":null,"budgets":null,"onDeploy":null}', in_session=False) == origin
+    assert forked(origin, b'{"modelId":null,"budgets":null,"onDeploy":null}', in_session=False) == origin
 
 
 def test_unknown_fields_of_both_are_kept_unless_they_are_null() -> None:
@@ -118,14 +116,14 @@ def test_metadata_of_both_together_keeps_to_the_limits(session: dict[str, str], 
         merged({"metadata": session}, metadata=message)
 
 
-def test_a_message_says_whether_its_tools_and_their_secrets_replace_the_sessions() -> None:
+def test_message_says_whether_its_tools_and_their_secrets_replace_sessions() -> None:
     remote = {"kind": "mcp", "name": "gh", "url": "https://a", "headers": {"K": "s3cret"}}
     session = parse_session(msgspec.json.encode({"tools": [remote]}))
     inherits = parse_message(b'{"prompt":"x","tools":[]}')
     replaces = parse_message(msgspec.json.encode({"prompt": "x", "tools": [{**remote, "headers": {"K": "other"}}]}))
     assert session.secrets == {"gh": {"K": "s3cret"}} and not inherits.replaces_tools
     assert replaces.replaces_tools and replaces.secrets == {"gh": {"K": "other"}}
-    assert b"other" not in effective_spec(session.spec, replaces)
+    assert b"other" not in with_session(session.spec, replaces.spec)
 
 
 AGENT: dict[str, Any] = {
@@ -138,19 +136,19 @@ AGENT: dict[str, Any] = {
 }
 
 
-def with_agent(**run: Any) -> dict[str, Any]:
+def run_with_agent(**run: Any) -> dict[str, Any]:
     spec = parse_run(msgspec.json.encode({"prompt": "hi", "agentId": "agt_1", **run})).spec
-    return msgspec.json.decode(agent_spec_merge(msgspec.json.encode(AGENT), spec))
+    return msgspec.json.decode(with_agent(msgspec.json.encode(AGENT), spec))
 
 
-def test_a_run_has_the_model_fallbacks_of_its_agent_unless_it_names_its_own() -> None:
+def test_run_has_its_agents_model_fallbacks_by_default() -> None:
     agent = b'{"modelId":"a","modelFallbacks":["b","c"]}'
     for own, expected in ((b"{}", ["b", "c"]), (b'{"modelFallbacks":["d"]}', ["d"]), (b'{"modelFallbacks":[]}', [])):
-        assert msgspec.json.decode(agent_spec_merge(agent, own))["modelFallbacks"] == expected
+        assert msgspec.json.decode(with_agent(agent, own))["modelFallbacks"] == expected
 
 
 def test_an_agents_prompt_wins_and_its_settings_are_defaults() -> None:
-    spec = with_agent(systemPrompt="Inline.")
+    spec = run_with_agent(systemPrompt="Inline.")
     assert spec["systemPrompt"] == "Stored."
     assert (spec["agentId"], spec["name"], spec["modelId"], spec["reasoningLevel"]) == (
         "agt_1",
@@ -160,7 +158,7 @@ def test_an_agents_prompt_wins_and_its_settings_are_defaults() -> None:
     )
     assert spec["tools"] == AGENT["tools"]
     assert "metadata" not in spec
-    over = with_agent(modelId="mine", reasoningLevel=0, metadata={"a": "b"}, loopDetection=False)
+    over = run_with_agent(modelId="mine", reasoningLevel=0, metadata={"a": "b"}, loopDetection=False)
     assert (over["modelId"], over["reasoningLevel"], over["loopDetection"]) == ("mine", 0, False)
     assert over["metadata"] == {"a": "b"}
 
@@ -168,9 +166,9 @@ def test_an_agents_prompt_wins_and_its_settings_are_defaults() -> None:
 def test_the_requests_tools_replace_the_agents_of_the_same_name() -> None:
     mine = {"kind": "local", "name": "send", "description": "mine"}
     read = {"kind": "local", "name": "read"}
-    spec = with_agent(tools=[mine, read])
+    spec = run_with_agent(tools=[mine, read])
     files = {"kind": "mcp_local", "name": "fs", "tools": [{"name": "write"}]}
     assert spec["tools"] == [files, mine, read]
     assert len(plan_from_spec(msgspec.json.encode(spec)).tools) == 3
-    everything = with_agent(tools=[read, {"kind": "local", "name": "write"}])
+    everything = run_with_agent(tools=[read, {"kind": "local", "name": "write"}])
     assert [tool["name"] for tool in everything["tools"]] == ["send", "read", "write"]

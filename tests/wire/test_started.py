@@ -33,7 +33,7 @@ def test_the_first_event_names_the_agent(agent: str | None, chars: int) -> None:
         assert event == {"runId": run_id} | ({"agent": "Helper"} if agent else {})
 
 
-def test_a_large_run_is_looked_through_once_however_many_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_run_is_looked_through_once_however_many_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
     def may_name_agent(body: bytes) -> bool:

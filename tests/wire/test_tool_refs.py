@@ -10,9 +10,9 @@ from msgspec import Raw
 from refusals import paths, refused
 
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.plan import plan_from_spec
 from weftline.text.redaction import REDACTED
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session
 
 Json = dict[str, Any]
 
@@ -132,7 +132,7 @@ def test_an_address_that_cannot_be_one_is_refused_in_words() -> None:
 
 @pytest.mark.requirement("wire.tools.names")
 @pytest.mark.parametrize("name", ["get-weather", "a b", "", "x" * 65, "naïve", "x\n"])
-def test_a_name_that_a_model_cannot_use_is_refused_by_name(name: str) -> None:
+def test_name_that_model_cannot_use_is_refused_by_name(name: str) -> None:
     for tool in (
         {"kind": "local", "name": name},
         {"kind": "a2a", "name": name, "agentCardUrl": "https://a"},
@@ -143,7 +143,7 @@ def test_a_name_that_a_model_cannot_use_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.requirement("wire.tools.names")
 @pytest.mark.parametrize("name", ["a b", "", "x" * 129, "naïve", "x\n", "provider:shell"])
-def test_a_name_that_no_mcp_server_gives_is_refused_by_name(name: str) -> None:
+def test_name_that_no_mcp_server_gives_is_refused_by_name(name: str) -> None:
     tool = {"kind": "mcp_local", "name": "server", "tools": [{"name": name}]}
     assert repr(name)[:60] in refused(body(tool)).message
 
@@ -179,7 +179,7 @@ def test_a_name_is_taken_once(first: Json, second: Json, path: str) -> None:
     assert "read" in error.message
 
 
-def test_a_servers_prefix_does_not_clash_with_a_tool_of_that_name() -> None:
+def test_servers_prefix_does_not_clash_with_tool_of_that_name() -> None:
     assert parse_run(body(MCP, LOCAL)).spec
     assert parse_run(body(STORED, LOCAL)).spec
 
@@ -194,7 +194,7 @@ PASSTHROUGH = (
 
 
 @pytest.mark.requirement("wire.tools.passthrough")
-def test_what_passes_through_keeps_its_bytes() -> None:
+def test_forwarded_value_keeps_its_bytes() -> None:
     raw = b'{"tools":[' + b",".join(PASSTHROUGH) + b'],"prompt":"hi"}'
     spec = parse_run(raw).spec
     for tool in PASSTHROUGH:
@@ -211,7 +211,7 @@ def test_what_passes_through_keeps_its_bytes() -> None:
     assert b'"parameters":' + bytes(local.parameters) + b"," in PASSTHROUGH[2]
 
 
-def test_secret_headers_are_taken_out_and_everything_else_keeps_its_bytes() -> None:
+def test_secret_headers_are_removed_and_other_bytes_kept() -> None:
     raw = (
         b'{"prompt":"hi","tools":['
         + PASSTHROUGH[0]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import msgspec
 import pytest
 
 from weftline.errors import InvalidRequest
-from weftline.wire.bodies import ToolResultBody
+from weftline.messages import File, Image
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
-from weftline.wire.requests import parse_tool_result
+from weftline.wire.requests import ToolResultBody, parse_tool_result
 
+PNG = b64encode(b"\x89PNG\r\n\x1a\n").decode()
 GO = "Go-http-client/1.1"
 
 
@@ -25,6 +27,20 @@ def test_a_result_or_an_error_is_taken() -> None:
     assert parsed(toolUseId="t", result="") == ToolResultBody("t", result="")
     assert parsed(toolUseId="t", error="e") == ToolResultBody("t", error="e")
     assert parsed(toolUseId="t", result="r", error=None) == ToolResultBody("t", result="r")
+
+
+def test_files_come_with_a_result() -> None:
+    files = [{"filename": "a.txt", "mimeType": "text/plain", "data": "YQ=="}, {"data": PNG, "name": "dot"}]
+    assert parsed(toolUseId="t", result="", files=files) == ToolResultBody(
+        "t", result="", files=(File("text/plain", "YQ==", name="a.txt"), Image("image/png", PNG, name="dot"))
+    )
+    assert parsed(toolUseId="t", result="r", files=[], extra=1).files == ()
+
+
+@pytest.mark.parametrize("files", [[5_300_000], [3_000_000, 3_000_000], [1] * 21], ids=["one", "two", "many"])
+def test_files_that_are_too_large_close_their_call(files: list[int]) -> None:
+    sent = [{"mimeType": "text/plain", "data": b64encode(b"a" * size).decode()} for size in files]
+    assert parsed(toolUseId="t", result="r", files=sent) == ToolResultBody("t", oversize=True)
 
 
 @pytest.mark.requirement("wire.toolresult.validation")
@@ -45,6 +61,11 @@ def test_a_result_or_an_error_is_taken() -> None:
         ({"toolUseId": "t", "result": "", "error": ""}, "error"),
         ({"toolUseId": "t", "result": "r", "failure": {}}, "failure"),
         ({"toolUseId": "t", "error": "e", "failure": 5}, "failure"),
+        ({"toolUseId": "t", "error": "e", "files": [{"data": "YQ==", "mimeType": "text/plain"}]}, "files"),
+        ({"toolUseId": "t", "result": "r", "files": "YQ=="}, "files"),
+        ({"toolUseId": "t", "result": "r", "files": [{"filename": "a"}]}, "files"),
+        ({"toolUseId": "t", "result": "r", "files": [{"data": "?", "mimeType": "text/plain"}]}, "files[0].data"),
+        ({"toolUseId": "t", "result": "r", "files": [{"data": "YQ==", "mimeType": "a/zip"}]}, "files[0].mediaType"),
         ({"toolUseId": "t", "error": "e", "failure": {"kind": "odd"}}, "failure.kind"),
         ({"toolUseId": "t", "error": "e", "failure": {"hint": {}}}, "failure.hint"),
         ({"toolUseId": "t", "error": "e", "failure": {"hint": {"reason": "bored"}}}, "failure.hint.reason"),

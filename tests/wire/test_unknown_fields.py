@@ -9,9 +9,10 @@ import pytest
 
 from weftline.api.schemas.agents import parse_agent
 from weftline.api.schemas.tools import parse_tool
-from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
-from weftline.wire.run_spec import RunModel
-from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.fields import RunModel
+from weftline.wire.requests import parse_tool_result
+from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of_struct, unknown_fields
 
 
 def told(**fields: Any) -> dict[str, str]:
@@ -72,20 +73,20 @@ NO_SLIPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sent", NO_SLIPS)
-def test_what_is_handed_on_is_not_looked_into_and_null_is_absent(sent: dict[str, Any]) -> None:
+def test_opaque_value_is_not_examined_and_null_is_absent(sent: dict[str, Any]) -> None:
     assert told(**sent) == {}
 
 
-def test_a_request_with_many_unknown_fields_names_some_and_says_that_there_are_more() -> None:
+def test_request_with_many_unknown_fields_names_some() -> None:
     found = parse_run(msgspec.json.encode({"prompt": "hi", **{f"field{n}": n for n in range(5_000)}})).unknown
     assert len(found) == MAX_LISTED + 1
     assert found[-1].path == "…" and str(MAX_LISTED) in found[-1].message
 
 
 def test_long_names_are_cut_and_compared_with_nothing() -> None:
-    (field,) = unknown_fields({"modelId" * 1_000: 1}, shape_of(RunModel))
+    (field,) = unknown_fields({"modelId" * 1_000: 1}, shape_of_struct(RunModel))
     assert len(field.path) < 100 and field.nearest == ""
-    assert nearest_field("modelId" * 1_000, shape_of(RunModel)) == ""
+    assert nearest_field("modelId" * 1_000, shape_of_struct(RunModel)) == ""
 
 
 def test_a_session_a_message_and_an_agent_say_so_too() -> None:
@@ -112,8 +113,8 @@ def test_a_tool_result_is_taken_whatever_else_it_has() -> None:
     assert [field.path for field in more.unknown] == ["outptu"]
 
 
-def test_what_is_known_is_read_off_the_models() -> None:
-    shape = shape_of(RunModel)
+def test_model_facts_are_read_off_the_models() -> None:
+    shape = shape_of_struct(RunModel)
     assert {"prompt", "messages", "modelId", "temperature", "attachments", "budgets"} <= shape.known
     assert {"tools", "messages", "budgets", "toolBudgets", "outputSchema", "loopDetection"} <= shape.inside.keys()
 

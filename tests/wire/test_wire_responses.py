@@ -80,7 +80,7 @@ def test_a_scope_error_says_insufficient_scope_in_error_and_code() -> None:
         assert (body["error"], body["code"], body["required"]) == ("insufficient_scope", "insufficient_scope", required)
 
 
-def test_details_become_camel_case_fields_and_hide_none_of_the_fixed_ones() -> None:
+def test_details_are_camel_case_and_hide_no_fixed_fields() -> None:
     body = read(error_body(RateLimited("Slow down.", retry_after_s=2.5, requestId="forged"), "req_1"))
     assert (body["retryAfterS"], body["requestId"], body["code"]) == (2.5, "req_1", "rate_limited")
     issues = [{"path": "tools[0].name", "message": "no"}]
@@ -146,7 +146,7 @@ FULL: dict[str, Any] = {
 
 
 @pytest.mark.requirement("wire.run.snapshot_terminal")
-def test_a_terminal_snapshot_tells_text_error_and_reason_where_they_belong() -> None:
+def test_terminal_snapshot_tells_text_error_and_reason_where_they_belong() -> None:
     def told(status: Status, **fields: Any) -> tuple[Any, Any, Any]:
         body = read(snapshot(view(status, **{**FULL, **fields})))
         return body["finalText"], body["error"], body["failureReason"]
@@ -207,7 +207,7 @@ def test_no_effort_is_told_when_none_was_asked_for() -> None:
 
 
 @given(st.builds(Usage, st.integers(), st.integers(), st.integers(), st.integers()))
-def test_tokens_are_never_negative_and_parts_never_more_than_the_whole(usage: Usage) -> None:
+def test_tokens_are_never_negative_and_parts_never_more_than_whole(usage: Usage) -> None:
     tokens = usage_triple(usage, 1, ModelRef(), attempts=1).tokens
     assert 0 <= tokens.cached_tokens <= tokens.input_tokens
     assert 0 <= tokens.reasoning_tokens <= tokens.output_tokens
@@ -228,7 +228,7 @@ def test_session_info_shows_the_conversation_as_strings() -> None:
         User.of("nudge", injected=True),
     ]
     session = SessionView("ses_1", AT, AT + 1, SPEC, name="n", metadata={"a": "b"})
-    assert read(session_info(session, messages)) == {
+    assert read(session_info(session, [(message, None) for message in messages])) == {
         "id": "ses_1",
         "name": "n",
         "status": "active",

@@ -35,7 +35,7 @@ def test_each_task_is_cut_at_its_own_limit() -> None:
     assert found == ["cut at 5", "done at 3", "cut at 2", "cut at 5", "cut at 6"]
 
 
-def test_a_cancel_from_outside_is_a_cancel_also_when_it_meets_the_limit() -> None:
+def test_cancel_from_outside_is_cancel_also_when_it_meets_limit() -> None:
     async def main() -> None:
         deadlines = Deadlines()
         task = asyncio.create_task(slept(deadlines, 5, 9))
@@ -50,7 +50,7 @@ def test_a_cancel_from_outside_is_a_cancel_also_when_it_meets_the_limit() -> Non
         loop.close()
 
 
-def test_an_error_of_the_work_passes_and_leaves_no_timer_behind() -> None:
+def test_error_of_work_passes_and_leaves_no_timer_behind() -> None:
     async def main() -> None:
         deadlines = Deadlines()
         with pytest.raises(ValueError, match="broken"), deadlines.after(5):
@@ -87,7 +87,7 @@ async def _expired_twice(deadline: Deadline) -> None:
         await asyncio.sleep(1)
 
 
-def test_a_limit_that_is_reached_twice_or_too_late_cancels_once() -> None:
+def test_limit_that_is_reached_twice_or_too_late_cancels_once() -> None:
     """What asks for further calls measures its own time, and may find it used up more than once."""
 
     async def main() -> None:

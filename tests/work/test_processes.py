@@ -28,7 +28,7 @@ async def test_a_job_returns_what_its_function_does(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("job", ["spin", "spin_in_a_library", "hoard", "die", "fail"])
-async def test_a_job_that_takes_too_much_is_given_up_and_the_next_one_is_done(workers: Workers, job: str) -> None:
+async def test_costly_job_is_given_up_and_the_next_one_runs(workers: Workers, job: str) -> None:
     with pytest.raises(GaveUp):
         await workers.run(f"{HERE}:{job}", b"x")
     assert await workers.run(f"{HERE}:upper", b"abc") == b"ABC"
@@ -85,7 +85,7 @@ async def test_one_owner_leaves_a_process_to_the_others(tmp_path: Path) -> None:
         assert await ask(1, "upper", b"abc") == b"ABC"
 
 
-async def test_a_job_that_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> None:
+async def test_job_that_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> None:
     first = asyncio.create_task(workers.run(f"{HERE}:spin", b""))
     await asyncio.sleep(0)
     second = asyncio.create_task(workers.run(f"{HERE}:spin", b""))

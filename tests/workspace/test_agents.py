@@ -9,7 +9,7 @@ import pytest
 
 from weftline.api.agent_specs import RunSpec, effective
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from weftline.wire.agents import dialled_urls
+from weftline.spec.tools import dialled_urls
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
@@ -56,7 +56,7 @@ async def test_a_slug_is_had_once_in_a_workspace(at: Workspaces, acme: int) -> N
     assert [row.slug for row in await agents.of_workspace(at, acme)] == ["bot", "other"]
 
 
-async def test_an_agent_is_found_by_id_and_slug_in_its_own_workspace(at: Workspaces, acme: int, globex: int) -> None:
+async def test_agent_is_found_by_id_and_slug_in_its_workspace(at: Workspaces, acme: int, globex: int) -> None:
     row = await agents.create(at, acme, draft())
     assert await agents.find(at, acme, row.id) == await agents.find(at, acme, "sales-bot") == row
     for workspace, name in ((globex, row.id), (acme, "nobody")):
@@ -68,7 +68,7 @@ async def test_an_agent_is_found_by_id_and_slug_in_its_own_workspace(at: Workspa
     assert await agents.of_workspace(at, acme) == []
 
 
-async def test_who_was_narrowed_sees_and_uses_its_own_and_others_all_but_the_systems(at: Workspaces, acme: int) -> None:
+async def test_narrowed_credentials_see_only_their_own(at: Workspaces, acme: int) -> None:
     plain = await agents.create(at, acme, draft("plain"))
     system = await agents.create(at, acme, draft("system", system=True))
     anybody, narrowed = Caller(acme), Caller(acme, (system.id,))
@@ -82,9 +82,7 @@ async def test_who_was_narrowed_sees_and_uses_its_own_and_others_all_but_the_sys
         await agents.find_visible(at, narrowed, plain.id)
 
 
-async def test_what_is_not_there_is_not_found_and_to_a_narrowed_caller_all_others_look_alike(
-    at: Workspaces, acme: int, globex: int
-) -> None:
+async def test_missing_agent_looks_like_all_others_when_narrowed(at: Workspaces, acme: int, globex: int) -> None:
     theirs = await agents.create(at, globex, draft())
     system = await agents.create(at, acme, draft("system", system=True))
     told: set[str] = set()
@@ -110,7 +108,7 @@ async def test_what_is_not_there_is_not_found_and_to_a_narrowed_caller_all_other
     assert refused.value.hint == "Name one of them in agent_id."
 
 
-async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspaces, acme: int) -> None:
+async def test_run_takes_agents_spec_with_its_own_laid_over_it(at: Workspaces, acme: int) -> None:
     remote = [{"kind": "mcp", "name": name, "url": "https://mcp.example"} for name in ("kept", "replaced")]
     definition = AgentDraft(
         name="Bot",

@@ -81,20 +81,20 @@ def test_the_times_are_those_of_a_slow_reading(text: str, jump: tuple[str, datet
         assert cron.next(before) == after
 
 
-def test_a_time_that_clocks_jump_over_comes_as_much_later_and_once() -> None:
+def test_time_skipped_by_clocks_comes_later_and_once() -> None:
     start = datetime(2027, 3, 27, 12, tzinfo=UTC)
     assert times("30 2 * * *", "Europe/Berlin", start, 2) == ["03-28 03:30 +0200", "03-29 02:30 +0200"]
     assert times("0 2,3 * * *", "Europe/Berlin", start, 2) == ["03-28 03:00 +0200", "03-29 02:00 +0200"]
 
 
-def test_a_time_that_clocks_show_twice_comes_the_first_time_and_every_hour_is_every_hour() -> None:
+def test_time_shown_twice_by_clocks_comes_first() -> None:
     start = datetime(2027, 10, 30, 23, 59, tzinfo=UTC)
     assert times("30 2 * * *", "Europe/Berlin", start, 2) == ["10-31 02:30 +0200", "11-01 02:30 +0100"]
     hourly = ["10-31 02:00 +0200", "10-31 02:00 +0100", "10-31 03:00 +0100"]
     assert times("@hourly", "Europe/Berlin", start, 3) == hourly
 
 
-def test_a_day_fits_by_its_number_or_its_name_and_29_february_may_be_far_away() -> None:
+def test_cron_day_fits_by_number_or_name() -> None:
     start = datetime(2027, 1, 1, tzinfo=UTC)
     assert times("0 9 13 * fri", "UTC", start, 3) == ["01-01 09:00 +0000", "01-08 09:00 +0000", "01-13 09:00 +0000"]
     assert times("0 0 * * 7", "UTC", start, 1) == times("0 0 * * sun", "UTC", start, 1) == ["01-03 00:00 +0000"]
@@ -119,7 +119,7 @@ def test_a_day_fits_by_its_number_or_its_name_and_29_february_may_be_far_away() 
         (",".join(["0"] * 200) + " * * * *", "more than 200 characters"),
     ],
 )
-def test_what_is_no_expression_is_refused_in_words(text: str, says: str) -> None:
+def test_invalid_expression_is_refused_in_words(text: str, says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_cron(text, "UTC")
     assert says in refused.value.message
@@ -129,6 +129,6 @@ def test_what_is_no_expression_is_refused_in_words(text: str, says: str) -> None
     "name",
     ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "x" * 500, "\0", "localtime", "right/Europe/Berlin"],
 )
-def test_what_is_no_time_zone_is_refused(name: str) -> None:
+def test_invalid_time_zone_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no time zone"):
         parse_cron("* * * * *", name)

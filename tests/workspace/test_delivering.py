@@ -54,7 +54,7 @@ async def test_delivering_stops_even_if_a_run_ends_at_that_moment(at: Workspaces
         assert done and task.cancelled()
 
 
-async def test_a_workspace_whose_endpoints_answer_nothing_leaves_places_to_the_others(
+async def test_workspace_whose_endpoints_answer_nothing_leaves_places_to_others(
     at: Workspaces, acme: int, globex: int
 ) -> None:
     begun: Counter[int] = Counter()
@@ -150,7 +150,7 @@ async def test_receivers_that_hang_leave_places_to_a_good_one(at: Workspaces, ac
         assert max(receivers.reached[f"/hang{number}"] for number in range(7)) == 1
 
 
-async def test_a_receiver_that_timed_out_is_tried_again_after_a_pause(
+async def test_receiver_that_timed_out_is_tried_again_after_pause(
     at: Workspaces, acme: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivering, "_TIMEOUT_S", 0.05)
@@ -213,9 +213,7 @@ async def test_delivering_goes_on_after_the_store_could_not_be_read(
     await asyncio.wait({task}, timeout=TIMEOUT_S)
 
 
-async def test_a_body_that_cannot_be_made_is_a_failed_attempt_and_not_tried_without_end(
-    at: Workspaces, acme: int
-) -> None:
+async def test_body_that_cannot_be_made_fails_the_attempt_once(at: Workspaces, acme: int) -> None:
     row = (await webhooks.create(at, acme, URL)).webhook
     await ended(at, row, 1)
     tries = 0

@@ -39,7 +39,7 @@ def test_an_app_is_refused_by_the_name_of_the_argument(fields: dict[str, Any], n
         apps.checked_app(**{**good, **fields})
 
 
-async def test_times_tools_and_keys_are_refused_by_their_names_in_python(at: Workspaces, acme: int) -> None:
+async def test_invalid_times_tools_and_keys_have_python_names(at: Workspaces, acme: int) -> None:
     with pytest.raises(InvalidRequest, match=r"^catch_up: must be one of skip, once, all\.$"):
         Timing(cron="0 0 1 1 *", catch_up="never").check(now=0)
     slow = CodeSpec(name="slow", source="", language="python", timeout_s=TIMEOUT_S + 1)

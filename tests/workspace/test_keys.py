@@ -13,7 +13,7 @@ from .conftest import NOW_US, Clock
 SECRET = "a-secret-that-clients-hold-already"
 
 
-async def test_a_key_is_found_by_the_hash_of_its_secret_alone(at: Workspaces) -> None:
+async def test_key_is_found_by_hash_of_its_secret_alone(at: Workspaces) -> None:
     made = await keys.create(at, "acme", name="ci", usage="mcp", agents=["a", "b", "a"])
     found = await keys.by_secret_hash(at, keys.hash_secret(made.secret))
     assert found == made.key and made.key.agents == ("a", "b") and made.key.usage == "mcp"
@@ -64,7 +64,7 @@ async def test_a_key_that_cannot_be_imported_leaves_no_workspace_behind(at: Work
 @pytest.mark.parametrize(
     "secret", ["short", "x" * 513, "with a blank in the middle", "ümlaut-" * 5, "mantyx_at_" + SECRET]
 )
-async def test_what_cannot_be_a_key_is_refused(at: Workspaces, secret: str) -> None:
+async def test_invalid_key_is_refused(at: Workspaces, secret: str) -> None:
     with pytest.raises(InvalidRequest):
         await keys.import_key(at, "acme", secret)
 
@@ -78,7 +78,7 @@ async def test_a_key_that_makes_no_sense_is_refused(at: Workspaces, arguments: d
         await keys.create(at, "acme", **arguments)  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_feature_that_is_off_gates_the_keys_of_its_workspace(at: Workspaces, changes: list[Change]) -> None:
+async def test_feature_that_is_off_gates_keys_of_its_workspace(at: Workspaces, changes: list[Change]) -> None:
     made = [await keys.create(at, slug) for slug in ("acme", "globex")]
     assert await workspaces.set_feature(at, "acme", "api_keys", on=False) == {"api_keys": False, "oauth_apps": True}
     assert await workspaces.set_feature(at, "acme", "api_keys", on=False) == await workspaces.features(at, "acme")

@@ -169,7 +169,7 @@ class RevokedMeanwhile:
         return await self._records.write(query)
 
 
-async def test_a_credential_that_is_revoked_while_it_is_looked_up_is_not_remembered(world: World) -> None:
+async def test_credential_revoked_during_lookup_is_not_remembered(world: World) -> None:
     created = await keys.create(world.at, "acme")
     slow = RevokedMeanwhile(world.at.records)
     auth = Authenticator(Workspaces(slow, world.at.vault, world.at.clock))

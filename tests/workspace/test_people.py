@@ -8,7 +8,7 @@ from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
 
-async def test_a_name_in_a_log_is_shown_as_people_know_it(at: Workspaces, acme: int) -> None:
+async def test_name_in_log_is_shown_as_people_know_it(at: Workspaces, acme: int) -> None:
     key = (await keys.create(at, "acme", name="ci")).key
     nameless = (await keys.create(at, "acme")).key
     user = await users.create_user(at, email="Ann@example.com", password="a long password", slugs=["acme"])

@@ -52,7 +52,7 @@ async def test_another_address_asks_for_the_secrets_again(at: Workspaces, acme: 
     assert spec_of(changed).base_url == "https://proxy.example" and spec_of(changed).header_names == ()
 
 
-async def test_settings_that_cannot_work_are_refused_at_the_field_that_has_them(at: Workspaces, acme: int) -> None:
+async def test_unworkable_settings_are_refused_at_their_field(at: Workspaces, acme: int) -> None:
     wrong = {
         "family": (replace(SPEC, family="nonsense"), SECRETS),
         "api_key": (ProviderSpec(family="anthropic"), ProviderSecrets()),

@@ -28,7 +28,7 @@ def draft(agent: str | None = None, **metadata: str) -> ThreadDraft:
     return ThreadDraft(name="t", agent=agent, spec=b"{}", metadata=metadata)
 
 
-async def test_a_thread_is_found_by_its_whole_id_in_its_own_workspace(at: Workspaces, acme: int, globex: int) -> None:
+async def test_thread_is_found_by_whole_id_in_its_workspace(at: Workspaces, acme: int, globex: int) -> None:
     row = await threads.create(at, acme, draft())
     assert await threads.find(at, Caller(acme), row.key, salt=row.salt) == row
     for workspace, key, salt in ((globex, row.key, row.salt), (acme, row.key, "guess"), (acme, 99, row.salt)):
@@ -37,7 +37,7 @@ async def test_a_thread_is_found_by_its_whole_id_in_its_own_workspace(at: Worksp
 
 
 @pytest.mark.parametrize(("size", "beside"), [(1000, False), (2_000_000, True)])
-async def test_a_large_spec_is_read_beside_the_loop_and_only_when_it_is_wanted(
+async def test_large_spec_is_read_off_the_loop_and_on_demand(
     at: Workspaces, acme: int, size: int, beside: bool
 ) -> None:
     def readers() -> int:

@@ -48,7 +48,7 @@ async def test_a_webhook_is_told_its_secret_once_and_announced(
 @pytest.mark.parametrize(
     "url", ["ftp://example.com", "example.com", "https://", "https://a b", "https://" + "x" * 2048]
 )
-async def test_what_cannot_be_posted_to_is_refused(at: Workspaces, acme: int, url: str) -> None:
+async def test_unpostable_address_is_refused(at: Workspaces, acme: int, url: str) -> None:
     with pytest.raises(InvalidRequest):
         await webhooks.create(at, acme, url)
 
@@ -64,7 +64,7 @@ async def test_a_workspace_has_so_many_webhooks_and_no_more(at: Workspaces, acme
             await webhooks.create(at, globex, URL, events=events)
 
 
-async def test_what_is_due_waits_while_its_webhook_is_off(at: Workspaces, acme: int) -> None:
+async def test_due_deliveries_wait_while_their_webhook_is_off(at: Workspaces, acme: int) -> None:
     one, two = [(await webhooks.create(at, acme, URL)).webhook for _ in range(2)]
     for webhook in (one, two):
         await ended(at, webhook, 1)
@@ -78,7 +78,7 @@ async def test_what_is_due_waits_while_its_webhook_is_off(at: Workspaces, acme: 
     assert await at.records.read(deliveries.next_due(NOW_US - 1)) is None
 
 
-async def test_a_delivery_can_be_made_due_again_whatever_became_of_it(
+async def test_delivery_can_be_made_due_again_whatever_became_of_it(
     at: Workspaces, acme: int, changes: list[Change]
 ) -> None:
     webhook, other = [(await webhooks.create(at, acme, URL)).webhook for _ in range(2)]

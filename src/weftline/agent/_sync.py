@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.engine.log_pages import LogPage
+from weftline.agent.engine.logs import LogPage
 from weftline.agent.events.merged_events import Cursor
 from weftline.agent.events.profile_events import Profile
 from weftline.agent.results import OutputT, RunResult
@@ -19,7 +19,7 @@ from weftline.details.snapshot import RunSnapshot
 from weftline.events import AnyEvent, TextDelta
 from weftline.messages import Usage
 from weftline.runtime.people.answering import NAMELESS
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 
 

@@ -17,9 +17,48 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from weftline.agent import argument_checks
-from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
-from weftline.work.outcomes import is_interruption
+from weftline.kernel.context import CompactionRule
+from weftline.work.outcomes import attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """A model summarizes the older messages, and later requests have the summary in their place.
+
+        Agent(…, behavior=Behavior(compaction=Compaction(at_tokens=100_000, model="openai:gpt-5-mini")))
+
+    This happens before a request of more than about `at_tokens` or of `at_turns`, and when the model refuses one as too
+    long. The first message, the run's prompt and the last `keep_turns` turns stay as they are, and so does the log.
+    """
+
+    at_tokens: int | None = None
+    """Tokens are estimated at four bytes each. Without this and `at_turns`, only a refused request is shortened."""
+    at_turns: int | None = None
+    keep_turns: int = 4
+    """A turn is a model's message with the results of its calls."""
+    model: str | None = None
+    """The model that writes the summary; None for the run's own."""
+
+    def __post_init__(self) -> None:
+        if self.at_tokens is not None and (isinstance(self.at_tokens, bool) or self.at_tokens < 1):
+            raise ValueError(f"at_tokens must be above 0, not {self.at_tokens!r}")
+        if self.at_turns is not None and (isinstance(self.at_turns, bool) or self.at_turns < 1):
+            raise ValueError(f"at_turns must be above 0, not {self.at_turns!r}")
+        if self.at_turns is not None and self.keep_turns >= self.at_turns:
+            raise ValueError(f"keep_turns must be below at_turns ({self.at_turns}), not {self.keep_turns!r}")
+        if isinstance(self.keep_turns, bool) or self.keep_turns < 0:
+            raise ValueError(f"keep_turns must be 0 or more, not {self.keep_turns!r}")
+        given = cast("object", self.model)
+        if given is not None and not (isinstance(given, str) and given.strip()):
+            # It is stored with the run, and the next process could not find an object again.
+            raise ValueError(f"model must be the name of a model, or None for the run's own, not {given!r}")
+
+    @property
+    def rule(self) -> CompactionRule:
+        """The rule as the run's log stores it."""
+        return CompactionRule(self.keep_turns, self.at_tokens, self.model or "", self.at_turns)
+
 
 logger = logging.getLogger(__name__)
 
@@ -273,13 +312,9 @@ def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, T
 
 def decayed(decay: ThinkingDecay | Decays, *, turn: int, base: int) -> int:
     """Returns what is left of `base` in a turn, counted from 1: between 0 and `base`, which stays if `decay` fails."""
-    try:
+    with attempt(logger, "thinking_decay failed; the model reasons as much as without it"):
         return min(max(int(decay(turn, base)), 0), base)
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("thinking_decay failed; the model reasons as much as without it")
-        return base
+    return base
 
 
 def level_of(tokens: int) -> int:

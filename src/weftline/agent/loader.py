@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
 
 from weftline.agent.agent import Agent
+from weftline.agent.engine.logs import facts_around
+from weftline.agent.planning.child_plans import ChildPlans
+from weftline.agent.planning.code_agents import AgentModels, code_agents
+from weftline.agent.planning.sources import AgentTools, Setup, require_durable
+from weftline.api.agent_specs import code_spec
+from weftline.providers.catalog import Catalog
+from weftline.runtime.clock import SystemClock
+from weftline.runtime.engine import Engine
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.tools.function import FunctionTool
 from weftline.tools.loader import Project, bad_file, imported, tools_of, where
 
@@ -42,3 +52,34 @@ def load_agents(given: str | Path) -> LoadedAgents:
             raise project.without("agents", "assign a weftline.Agent to a public global name")
         of_all = project if project.only is None else Project(project.given, project.modules)
         return LoadedAgents(agents, tools_of(of_all, unique=False))
+
+
+class ServedAgents:
+    """The agents and tools of Python code. The agents' own model objects are added to `models`.
+
+    Raises:
+        WeftlineError: for code that cannot be served.
+    """
+
+    def __init__(self, given: str | Path, models: Catalog) -> None:
+        file = load_agents(given)
+        for name, agent in file.agents.items():
+            require_durable(agent, name)
+        self.by_name = file.agents
+        self.tools = file.tools
+        self._models = AgentModels(file.agents, models)
+        now_us = SystemClock().now_us()
+        self.code = code_agents(file.agents, self._models.by_agent, now_us=now_us, to_spec=code_spec)
+        """What clients see of the agents."""
+
+    def source(self, others: ToolSource) -> AgentTools:
+        """Returns the source of the agents' tools, in addition to those of `others`."""
+        tools = AgentTools(others)
+        for name, agent in self.by_name.items():
+            tools.register(name, Setup(agent))
+        return tools
+
+    def connect(self, tools: AgentTools, engine: Engine) -> None:
+        """Lets `tools` read the logs of the engine's runs and start runs of subagents."""
+        tools.facts_around = partial(facts_around, engine)
+        tools.planner = ChildPlans(model_id=self._models.of_child, check=engine.check)

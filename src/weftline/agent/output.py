@@ -10,7 +10,7 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.messages import OutputSchema
-from weftline.text.fences import after_fence, without_fence
+from weftline.text.display import after_fence, without_fence
 from weftline.tools.counted_type import CountedType, problems_of
 from weftline.tools.validation_work import TooMuchWork
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.engine.log_pages import LogPage, log_page
+from weftline.agent.engine.logs import LogPage, log_page
 from weftline.agent.events.merged_events import Cursor, with_children
 from weftline.agent.events.profile_events import Profile, classes_of, profiled_events
 from weftline.agent.events.projection import events_of
@@ -44,10 +44,10 @@ from weftline.messages import Assistant, Message, Usage
 from weftline.plan import agent_of, decode_content
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.deploys import known_facts
 from weftline.runtime.engine import Engine, EntryBatch
-from weftline.runtime.known_facts import known_facts
 from weftline.runtime.people.answering import NAMELESS, AwaitAnswer, pattern_of
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import person_of

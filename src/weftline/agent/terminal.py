@@ -96,11 +96,18 @@ def _each(gate: AwaitGate) -> None:
 
 
 def _confirm(gate: TerminalQuestion, read: Read) -> None:
-    typed = read(f"\n{gate.question} [y/n, or why not] ").strip()
+    typed = _something(f"\n{gate.question} [y/n, or why not] ", read)
     if typed.lower() in ("y", "yes"):
         gate.approve()
     else:
-        gate.deny("" if typed.lower() in ("", "n", "no") else typed)
+        gate.deny("" if typed.lower() in ("n", "no") else typed)
+
+
+def _something(prompt: str, read: Read) -> str:
+    """Returns what the person types, asking until it is something: Enter alone decides nothing."""
+    while not (typed := read(prompt).strip()):
+        pass
+    return typed
 
 
 def _question(gate: TerminalQuestion, read: Read) -> None:
@@ -120,11 +127,11 @@ def _question(gate: TerminalQuestion, read: Read) -> None:
 
 
 def _plan(gate: TerminalQuestion, read: Read) -> None:
-    typed = read(f"\n{gate.question}\n\nGo ahead? [y/n, or a comment] ").strip()
+    typed = _something(f"\n{gate.question}\n\nGo ahead? [y/n, or a comment] ", read)
     match typed.lower():
         case "y" | "yes":
             gate.approve()
-        case "" | "n" | "no":
+        case "n" | "no":
             gate.deny()
         case _:
             gate.answer(typed)

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from weftline.api.parsing import off_loop
 from weftline.errors import Forbidden
+from weftline.spec.merge import agent_spec, with_agent
+from weftline.spec.tools import names_of_tools
 from weftline.store.records.agents import AgentRow
 from weftline.store.sealing import Headers
-from weftline.wire.agents import agent_spec, agent_spec_merge, names_of_tools
 from weftline.wire.refusals import as_sent, client_names
 from weftline.workspace import agents
 from weftline.workspace.code_agents import CodeAgent
@@ -61,10 +62,10 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = Fa
     """Merges a request's spec into an agent's. A tool that the request replaces has its own headers, or none."""
     if agent.id in at.code:
         # A code agent itself defines what its runs start from, as a session's copy would be out of date.
-        return RunSpec(agent_spec_merge(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
+        return RunSpec(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
     headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
     if headers:
         replaced = names_of_tools(own.spec)
         headers = {name: values for name, values in headers.items() if name not in replaced}
-    spec = agent_spec_merge(agent.spec, own.spec, id=agent.id, name=agent.name, replaces=replaces)
+    spec = with_agent(agent.spec, own.spec, id=agent.id, name=agent.name, replaces=replaces)
     return RunSpec(spec, {**headers, **own.headers})

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import PersonOf
+from weftline.runtime.people.await_answers import PersonOf
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import person_of
 

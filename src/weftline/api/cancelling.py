@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from weftline.api.views import cancelled
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.wire.run_responses import Cancelled
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.errors import invalid_field
 from weftline.runtime.engine import OfferedCalls
 from weftline.tools.base import ToolOutput
-from weftline.wire.bodies import ToolResultBody
+from weftline.wire.requests import ToolResultBody
 from weftline.wire.responses import Warnings
 from weftline.wire.run_responses import AcceptedResult
 
@@ -40,6 +41,8 @@ async def answer_call(
     else:
         failure = None if sent.failure is None else sent.failure.failure(sent.error or "")
         output = ToolOutput.of(sent.error or sent.result or "", is_error=sent.error is not None, failure=failure)
+        if sent.files:
+            output = replace(output, parts=(*output.parts, *sent.files))
     accepted = await calls.answer(
         key,
         sent.tool_use_id,
@@ -49,7 +52,7 @@ async def answer_call(
         token=sent.token,
     )
     if sent.oversize:
-        raise invalid_field("result or error", TOO_LARGE)
+        raise invalid_field("result, error or files", TOO_LARGE)
     return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)
 
 

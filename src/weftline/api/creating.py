@@ -17,12 +17,11 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
 from weftline.plan import RunPlan
+from weftline.spec.door import Sent, parse_run
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import IdempotencyKey
 from weftline.wire.attachments import TakenAttachment
-from weftline.wire.bodies import RunBody
 from weftline.wire.refusals import as_sent
-from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
@@ -98,7 +97,7 @@ async def create_run(
 async def create_checked(
     app: CreatingHost,
     caller: Caller,
-    body: RunBody,
+    body: Sent,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None = None,

@@ -19,9 +19,8 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
-from weftline.runtime.deploys import Knows, changes_of, have, parts_of
-from weftline.runtime.reads.receipts import stored_doubts
-from weftline.runtime.supported import left_alone
+from weftline.runtime.deploys import Knows, changes_of, have, left_alone, parts_of
+from weftline.runtime.reads.calls import stored_doubts
 from weftline.store.base import ReadStore
 from weftline.store.rows import AwaitFilter, OpenAwait, RunFilter, RunRow
 from weftline.workspace import schedules, webhooks, workspaces

@@ -8,23 +8,20 @@ from typing import Any, Protocol
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
-from pydantic import Field
 
 from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
-from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
 from weftline.runtime.reads.reading import StoredRuns
+from weftline.spec.door import Door, parse_run, use_one_fallback
+from weftline.spec.fields import ForkModel
+from weftline.spec.merge import forked
+from weftline.spec.plan import plan_from_spec
 from weftline.store.base import LogReader
 from weftline.store.rows import IdempotencyKey, RunRow
-from weftline.wire.forks import fork_spec
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.refusals import as_sent
-from weftline.wire.requests import parse_run
-from weftline.wire.run_spec import SessionModel
-from weftline.wire.spec_requests import use_one_fallback
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
@@ -33,11 +30,7 @@ _OWN = ("turn", "message")
 _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
 
 
-class ForkModel(SessionModel):
-    """Where a fork begins, what the model reads there, and which fields of the spec change."""
-
-    turn: int = Field(ge=0)
-    message: str | None = Field(default=None, min_length=1)
+_FORK = Door(ForkModel)
 
 
 class Fork(Struct, frozen=True):
@@ -49,15 +42,15 @@ class Fork(Struct, frozen=True):
 
 
 def parse_fork(fields: dict[str, Any]) -> tuple[Fork, tuple[UnknownField, ...]]:
-    sent, unknown = parsed_as(ForkModel, fields)
-    if sent.agentId is not None:
+    unknown = _FORK.check(fields)
+    if fields.get("agentId") is not None:
         raise invalid([Issue("agentId", "a fork keeps the agent of the original run")])
-    known = ForkModel.model_fields
+    known = _FORK.shape.known
     changes = {
         name: value for name, value in fields.items() if name in known and name not in _OWN and value is not None
     }
     use_one_fallback(changes)
-    return Fork(sent.turn, sent.message, changes), unknown
+    return Fork(fields["turn"], fields.get("message"), changes), unknown
 
 
 class _Changed(Struct, frozen=True):
@@ -113,7 +106,7 @@ async def fork_run(
 async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: bool) -> _Changed:
     if point.sent is None:
         return _Changed(_replaced(point.plan, fork.changes), None, {})
-    spec = fork_spec(point.sent, encode(fork.changes), in_session=in_session)
+    spec = forked(point.sent, encode(fork.changes), in_session=in_session)
     # Checked like the spec of a new run, which needs an input.
     prompt = fork.message or f"(forked from {point.origin.run}, turn {point.origin.turn})"
     body = await parsed(parse_run, encode({**decode(spec, type=dict[str, Raw]), "prompt": prompt}))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
-from weftline.wire.plan import asked_of, plan_from_spec
+from weftline.spec.plan import read_spec, to_plan
 from weftline.wire.refusals import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
@@ -25,15 +25,13 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     Raises `NotFound` for a session whose code agent this server no longer has. A stored agent is part of the spec, and
     may have been deleted since.
     """
-    plan = plan_from_spec(spec, requested_by=requested_by)
-    if plan.agent_id is None:
-        return plan
-    agent = at.code.by_id(plan.agent_id)
+    asked = read_spec(spec)
+    agent = at.code.by_id(asked.agent_id)
     if agent is not None:
-        return replace(agent.plan(plan, asked_of(spec)), requested_by=requested_by)
-    if not STORED_ID.fullmatch(plan.agent_id):
-        raise no_such_agent(plan.agent_id)
-    return plan
+        return replace(agent.plan(asked), requested_by=requested_by)
+    if asked.agent_id is not None and not STORED_ID.fullmatch(asked.agent_id):
+        raise no_such_agent(asked.agent_id)
+    return to_plan(asked, requested_by=requested_by)
 
 
 class Checking(Protocol):

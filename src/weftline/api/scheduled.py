@@ -15,15 +15,13 @@ from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, invalid
 from weftline.plan import RunPlan
+from weftline.spec.door import Sent, parse_run
+from weftline.spec.tools import dialled_urls
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
-from weftline.wire.agents import dialled_urls
-from weftline.wire.bodies import RunBody
-from weftline.wire.json_text import decode_fields, decode_object, encode
+from weftline.wire.json_text import NULL, decode_fields, decode_object, encode
 from weftline.wire.limits import KB
-from weftline.wire.plan import NULL
-from weftline.wire.requests import parse_run
 from weftline.wire.responses import iso
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, schedules
@@ -117,7 +115,7 @@ async def checked_work(
     return work, plan, [replace(field, path=f"spec.{field.path}") for field in body.unknown]
 
 
-async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> RunBody:
+async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> Sent:
     body = await parsed(parse_run, _stamped(row.spec, metadata))
     return replace(body, secrets=_headers(at, row))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
 from weftline.api.agent_specs import RunSpec, effective, merged, require_named
@@ -14,25 +14,29 @@ from weftline.api.host import Host
 from weftline.api.parsing import off_loop, parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
-from weftline.api.views import session_unreadable
+from weftline.api.views import call_views, session_unreadable
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
+from weftline.runtime.reads.calls import LoggedCall
+from weftline.spec.door import Sent, parse_message, parse_session
+from weftline.spec.merge import with_session
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
-from weftline.store.rows import IdempotencyKey
+from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
-from weftline.wire.bodies import MessageBody, SessionBody
-from weftline.wire.damage import session_damaged
+from weftline.wire.calls import Call
+from weftline.wire.damage import error_code, session_damaged
 from weftline.wire.refusals import as_sent
-from weftline.wire.requests import parse_message, parse_session
-from weftline.wire.responses import Warnings, request_warnings
-from weftline.wire.sessions import effective_spec
+from weftline.wire.responses import Warnings, iso, request_warnings
+from weftline.wire.session_responses import ListedSession, Origin
 from weftline.workspace import agents, threads
+from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
 _MAX_REMEMBERED = 10_000
+_PAGE = 200
 
 
 class CreatedThread(Struct, frozen=True):
@@ -64,7 +68,7 @@ async def create_session(
 
 
 async def _create(
-    app: Host, principal: Principal, agent_id: str | None, body: SessionBody, idempotency: IdempotencyKey | None
+    app: Host, principal: Principal, agent_id: str | None, body: Sent, idempotency: IdempotencyKey | None
 ) -> ThreadRow:
     app.engine.require_accepting()
     own = RunSpec(body.spec, body.secrets)
@@ -116,14 +120,14 @@ async def send_prompt(
 ) -> str:
     """Creates the run of a message with this prompt; returns its id."""
     own = encode({**prompt_fields(prompt, attachments), "metadata": metadata})
-    body = MessageBody(own, metadata, blobs=blobs_of(attachments))
+    body = Sent(own, metadata=metadata, blobs=blobs_of(attachments))
     return await _send(app, thread, body, requested_by=requested_by, idempotency=idempotency)
 
 
 async def _send(
     app: Host,
     thread: ThreadRow,
-    body: MessageBody,
+    body: Sent,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None,
@@ -134,7 +138,7 @@ async def _send(
         raise session_damaged(ids.session_id(thread.key, thread.salt), f"its {thread.damaged}")
     await _check_history(app, thread)
     own = await threads.spec(app.workspaces, thread)
-    spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
+    spec = await off_loop(partial(with_session, own, body.spec), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
     # The secret headers come from the same place as the tools.
     secrets = (
@@ -156,6 +160,54 @@ async def _send(
         )
     except InvalidRequest as error:
         raise as_sent(error, body.unknown) from None
+
+
+def listed_session(row: ThreadRow) -> ListedSession:
+    """Returns a session as lists show it."""
+    identity = ids.session_id(row.key, row.salt)
+    created, used = iso(row.created_at), iso(row.last_used_at)
+    return ListedSession(
+        identity,
+        identity,
+        row.name,
+        "active" if row.ended_at is None else "ended",
+        row.agent,
+        Raw(row.metadata.encode()),
+        created,
+        used,
+        None if row.ended_at is None else iso(row.ended_at),
+        created,
+        used,
+        error_code(row.damaged),
+    )
+
+
+async def origins(
+    find: Callable[[RunFilter], Awaitable[list[RunRow]]],
+    at: Workspaces,
+    thread: ThreadRow,
+    *,
+    calls: Callable[[RunRow], Awaitable[list[LoggedCall]]] | None = None,
+) -> list[Origin]:
+    """Returns where each message of a session comes from, oldest first; with `calls`, with the calls of its run."""
+    session = ids.session_id(thread.key, thread.salt)
+    runs: dict[int, RunRow] = {}
+    before: int | None = None
+    while rows := await find(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
+        before = rows[-1].key
+        runs.update((row.key, row) for row in rows)
+    found: list[Origin] = []
+    called: dict[int, list[Call]] = {}
+    for position, key in enumerate(await threads.runs_of_messages(at, thread.key)):
+        row = runs.get(key)
+        if row is None:  # it has been created since
+            break
+        if calls is not None and key not in called:
+            called[key] = call_views(await calls(row))
+        ended = row.ended_at or row.created_at
+        of_run = called.get(key, UNSET)
+        found.append(Origin(f"{session}.{position}", ids.run_id(key, row.salt), row.created_at, ended, of_run))
+    return found
 
 
 async def _check_history(app: Host, thread: ThreadRow) -> None:

@@ -8,8 +8,8 @@ from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
-from weftline.runtime.known_facts import known_facts
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.deploys import known_facts
+from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import RunRow
 

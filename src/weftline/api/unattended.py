@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.api.parsing import parsed
+from weftline.spec.tools import client_side_tools
 from weftline.store.records.agents import AgentRow, AgentSummary
-from weftline.wire.agents import client_side_tools
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 

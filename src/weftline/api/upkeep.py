@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from weftline.runtime import ids
+from weftline.runtime.deploys import left_alone
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.runtime.supported import left_alone
 from weftline.store.base import Store
 from weftline.store.rows import RunFilter
 from weftline.workspace import retention, workspaces

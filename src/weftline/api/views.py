@@ -17,9 +17,9 @@ from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.grants import LoggedGrant
-from weftline.runtime.reads.calls import LoggedCall
-from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
-from weftline.store.rows import Item, OpenAwait, RunFilter, RunRow
+from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, LoggedCall, stored_doubts
+from weftline.store.records.pages import PAGE_BYTES
+from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
 from weftline.wire.hints import to_wire_clarification
 from weftline.wire.run_responses import Cancelled, RunView
@@ -38,6 +38,13 @@ class RunSource(Protocol):
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
     async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
+
+
+class AwaitSource(Protocol):
+    """Where the questions of runs are read from."""
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
+    async def session_id(self, thread: int | None) -> str | None: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -61,6 +68,26 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
         if not is_unreadable(error):
             raise
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
+
+
+async def awaits_of(engine: AwaitSource, row: RunRow) -> list[awaits.OpenAwait]:
+    """Returns what the run, and those below it, ask people."""
+    if row.ended_at is not None:
+        return []
+    found = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, max_bytes=PAGE_BYTES))
+    return await await_views([one for one in found if not one.unread], engine.session_id)
+
+
+async def receipt_of(engine: RunSource, row: RunRow) -> run_responses.CancelReceipt | None:
+    """Returns what became of the calls of a run that was cancelled, unless retention has removed them."""
+    if row.status != "cancelled":
+        return None
+    try:
+        known = await engine.entry(row.key, 1, max_bytes=_BUILD_ON_LOOP_BYTES) is not None
+    except LargeEntry:
+        known = True
+    # Retention removes the calls of a run together with its spec.
+    return receipt_view(await engine.receipt(row.key)) if known else None
 
 
 async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:

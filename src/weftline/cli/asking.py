@@ -13,16 +13,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from msgspec import Struct
 
+from weftline import prompts
 from weftline.cli.terminal import clean, is_terminal
+from weftline.client.errors import ToolError
 from weftline.events import AwaitClosed, AwaitOpened, ChildStarted
 
 if TYPE_CHECKING:
     from weftline.cli.screen import Screen
-    from weftline.client.events import Frame
+    from weftline.client.events import Frame, OfferedCall
 
 _GONE = frozenset({"await_closed", "await_expired", "run_terminal", "unknown_await"})
 """Codes of answers that came too late."""
+
+_NO: dict[str, Any] = {"outcome": "denied", "reason": ""}
 
 
 class Asked:
@@ -49,10 +54,10 @@ def can_ask() -> bool:
     return all(stream is not None and is_terminal(stream) for stream in (sys.stdin, sys.stderr))
 
 
-def how_to_answer(asked: AwaitOpened, where: str) -> str:
+def how_to_answer(run_id: str, await_id: str, kind: str, where: str) -> str:
     """Returns the commands with which somebody answers from elsewhere; `where` is an option that names the place."""
-    ref = shlex.quote(f"{asked.run_id}/{asked.id}")
-    if asked.kind in ("question", "clarification"):
+    ref = shlex.quote(f"{run_id}/{await_id}")
+    if kind in ("question", "clarification"):
         return f"To answer: weftline answer {ref} ANSWER{where}"
     return f"To answer: weftline approve {ref}{where}\n       or: weftline deny {ref} REASON{where}"
 
@@ -65,6 +70,11 @@ def at_server(url: str, workspace: str | None) -> str:
 class Place(Protocol):
     """Where a run is executed: a server, or this process."""
 
+    @property
+    def others_answer(self) -> bool:
+        """Whether a question can also be answered from elsewhere."""
+        ...
+
     def frames(self, run_id: str) -> AsyncGenerator[Frame]: ...
 
     async def answer(self, asked: AwaitOpened, reply: dict[str, Any]) -> None:
@@ -76,13 +86,20 @@ class Place(Protocol):
         ...
 
 
+class _QuestionHere(Struct):
+    """A question about a call that this process executes: only the person here can answer it."""
+
+    asked: AwaitOpened
+    reply: asyncio.Future[dict[str, Any] | None]
+
+
 class ShownRun:
     """A run and those of its subagents, as one person follows them."""
 
     def __init__(self, place: Place, screen: Screen) -> None:
         self._place = place
         self._screen = screen
-        self._frames: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._frames: asyncio.Queue[Frame | _QuestionHere | None] = asyncio.Queue()
         self._closed: set[tuple[str, str]] = set()
         self._asking: tuple[tuple[str, str], socket.socket] | None = None
         """The question on the screen, and what ends it when it is closed."""
@@ -94,6 +111,9 @@ class ShownRun:
         following = asyncio.create_task(self._follow(run_id))
         try:
             while (frame := await self._frames.get()) is not None:
+                if isinstance(frame, _QuestionHere):
+                    await self._ask_about_call(frame)
+                    continue
                 event = frame.event
                 if event.run_id == run_id:
                     code = self._screen.show(frame)
@@ -105,6 +125,48 @@ class ShownRun:
                 task.cancel()
             await asyncio.gather(following, *self._below, return_exceptions=True)
         return 1 if code is None else code
+
+    async def confirm(self, call: OfferedCall, run_id: str, question: str) -> str:
+        """Asks about a call that this process executes; returns what the model reads if it may not begin.
+
+        Cancelling it withdraws the question.
+        """
+        asked = AwaitOpened(
+            run_id=run_id,
+            seq=0,
+            id=f"here-{call.tool_use_id}",
+            kind="confirm",
+            question=question,
+            name=call.name,
+            args=call.args,
+            call_id=call.tool_use_id,
+        )
+        here = _QuestionHere(asked, asyncio.get_running_loop().create_future())
+        self._frames.put_nowait(here)
+        try:
+            reply = await here.reply
+        finally:
+            self._withdraw((run_id, asked.id))
+        if reply is None:
+            raise ToolError(prompts.people.nobody_asked(call.name))
+        if reply["outcome"] == "approved":
+            return ""
+        return prompts.people.denied(reply["reason"]) if reply["reason"] else prompts.people.DENIED
+
+    async def _ask_about_call(self, here: _QuestionHere) -> None:
+        if here.reply.done():
+            return
+        self._screen.announce(here.asked, with_question=not can_ask())
+        if not can_ask():
+            self._screen.note("Nobody can answer it here, so the call is refused. Run the command in a terminal.")
+        reply = (await self._typed(here.asked) or _NO) if can_ask() else None
+        if not here.reply.done():
+            here.reply.set_result(reply)
+
+    def _withdraw(self, key: tuple[str, str]) -> None:
+        self._closed.add(key)
+        if self._asking is not None and self._asking[0] == key:
+            self._asking[1].close()
 
     async def _follow(self, run_id: str) -> None:
         try:
@@ -128,9 +190,7 @@ class ShownRun:
                 task = asyncio.create_task(self._follow_below(child))
                 self._below.add(task)
             case AwaitClosed(run_id=run_id, id=id):
-                self._closed.add((run_id, id))
-                if self._asking is not None and self._asking[0] == (run_id, id):
-                    self._asking[1].close()
+                self._withdraw((run_id, id))
             case _:
                 pass
 
@@ -144,13 +204,13 @@ class ShownRun:
             self._screen.note(self._place.elsewhere(asked))
             return
         while key not in self._closed:
-            ours, theirs = socket.socketpair()
-            self._asking = key, ours
-            with ours:
-                reply = await asyncio.to_thread(_typed_reply, asked, theirs)
-            self._asking = None
-            if reply is None:
+            reply = await self._typed(asked)
+            if reply is None and key in self._closed:
                 return
+            if reply is None and self._place.others_answer:
+                self._screen.note(f"The question stays open. {self._place.elsewhere(asked)}")
+                return
+            reply = reply or _NO
             try:
                 await self._place.answer(asked, reply)
             except WeftlineError as error:
@@ -163,9 +223,17 @@ class ShownRun:
             else:
                 return
 
+    async def _typed(self, asked: AwaitOpened) -> dict[str, Any] | None:
+        ours, theirs = socket.socketpair()
+        self._asking = (asked.run_id, asked.id), ours
+        with ours:
+            reply = await asyncio.to_thread(_typed_reply, asked, theirs)
+        self._asking = None
+        return reply
+
 
 def _typed_reply(asked: AwaitOpened, withdrawn: socket.socket) -> dict[str, Any] | None:
-    """Asks the person, in this thread; None if the other end of `withdrawn` was closed first."""
+    """Asks the person, in this thread; None after Ctrl-D, or if the other end of `withdrawn` was closed first."""
     from weftline.agent.terminal import ask
 
     _forget_typed()
@@ -173,9 +241,7 @@ def _typed_reply(asked: AwaitOpened, withdrawn: socket.socket) -> dict[str, Any]
     with withdrawn:
         try:
             ask(question, read=lambda prompt: _line(prompt, withdrawn))
-        except EOFError:
-            question.deny()
-        except _Withdrawn:
+        except (EOFError, _Withdrawn):
             return None
     return question.reply
 

@@ -121,12 +121,19 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
 def _ask(run: SyncRun[object], asked: AwaitOpened) -> None:
     from weftline.agent.terminal import ask
     from weftline.cli.asking import Asked
-    from weftline.cli.terminal import call_text, clean, styled
-    from weftline.errors import Conflict
+    from weftline.cli.terminal import call_text, clean, is_terminal, styled
+    from weftline.errors import Conflict, WeftlineError
 
     if call := call_text(asked.name, asked.args):
         click.echo(styled(f"[{call}]", dim=True))
     question = Asked(asked)
+    if not is_terminal(sys.stdin):
+        # The next line is the next message, not an answer to this.
+        raise WeftlineError(
+            f"The run asks a person: {question.question}\nNobody can answer it here. Talk to the agent in a terminal,"
+            " which asks you.",
+            code="nobody_to_ask",
+        )
     try:
         ask(question, read=lambda prompt: input(clean(prompt)))
     except EOFError:

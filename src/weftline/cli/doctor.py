@@ -55,7 +55,7 @@ async def _examine(
     from weftline.runtime.tool_calls.toolbox import ServerTools
     from weftline.server.options import server_options
     from weftline.store import open_for_reading
-    from weftline.tools.own_tools import server_tools
+    from weftline.tools.loader import server_tools
     from weftline.workspace.context import Workspaces
 
     settings = load_config(config) if config is not None else Config()

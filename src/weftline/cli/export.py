@@ -38,8 +38,7 @@ def command(run_id: str, output: Path | None, force: bool, workspace: str | None
 
 async def _export(run_id: str, output: Path | None, workspace: str | None, db: Path, *, force: bool) -> str:
     from weftline.cli.ended_runs import ended_runs
-    from weftline.replay.exporting import export_lines, export_thread_lines
-    from weftline.replay.files import write_file
+    from weftline.replay.exporting import export_lines, export_thread_lines, write_file
     from weftline.runtime import ids
 
     async with ended_runs(db, workspace) as runs:

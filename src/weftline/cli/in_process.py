@@ -30,8 +30,7 @@ from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.naming import db_option
-from weftline.tools.loader import short_name
-from weftline.tools.own_tools import server_tools
+from weftline.tools.loader import server_tools, short_name
 from weftline.workspace.context import Workspaces
 from weftline.workspace.providers import own_providers
 

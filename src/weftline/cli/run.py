@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weftline.cli.in_process import LocalHost
     from weftline.cli.screen import Screen
     from weftline.client import AsyncClient, AsyncRun
-    from weftline.client.events import Frame
+    from weftline.client.events import Frame, OfferedCall
     from weftline.events import AwaitOpened
 
 _LOCAL_WORKSPACE = "local"
@@ -159,9 +159,14 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
     from weftline.client import BadRequest
     from weftline.errors import WeftlineError
 
-    handed_over = tools_of_file(asked.tools) if asked.tools is not None else []
+    run: AsyncRun | None = None
+    followed: asyncio.Future[ShownRun] = asyncio.get_running_loop().create_future()
+
+    async def ask(call: OfferedCall, run_id: str, question: str) -> str:
+        return await (await followed).confirm(call, run_id, question)
+
+    handed_over = tools_of_file(asked.tools, ask=ask) if asked.tools is not None else []
     async with connected(url, asked.workspace) as client:
-        run: AsyncRun | None = None
 
         def print_hint() -> None:
             where = f"{run.id} --url {url}" if run is not None else ""
@@ -188,7 +193,8 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
-            return await ShownRun(_Server(client, run, url, asked.workspace), screen).show(run.id)
+            followed.set_result(ShownRun(_Server(client, run, url, asked.workspace), screen))
+            return await followed.result().show(run.id)
 
         async def leave() -> bool:
             if run is None:
@@ -202,6 +208,8 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
 
 class _Server:
     """The server of the run that this client has started; see `weftline.cli.asking.Place`."""
+
+    others_answer = True
 
     def __init__(self, client: AsyncClient, run: AsyncRun, url: str, workspace: str | None) -> None:
         self._client = client
@@ -231,7 +239,7 @@ class _Server:
     def elsewhere(self, asked: AwaitOpened) -> str:
         from weftline.cli.asking import at_server, how_to_answer
 
-        return how_to_answer(asked, at_server(self._url, self._workspace))
+        return how_to_answer(asked.run_id, asked.id, asked.kind, at_server(self._url, self._workspace))
 
 
 async def _agent_of(client: AsyncClient, name: str) -> str:
@@ -327,6 +335,7 @@ class _Process:
         self._here = here
         self._workspace = workspace
         self._db = db
+        self.others_answer = db is not None
 
     async def frames(self, run_id: str) -> AsyncGenerator[Frame]:
         from weftline.cli.events import live_frames
@@ -353,7 +362,7 @@ class _Process:
         from weftline.store.naming import db_option
 
         if self._db is not None:
-            return how_to_answer(asked, db_option(self._db))
+            return how_to_answer(asked.run_id, asked.id, asked.kind, db_option(self._db))
         return (
             "Nobody can answer it here. Run the command in a terminal, which asks you, or give it --url: a run on a"
             " server waits for `weftline approve`, `deny` or `answer`."

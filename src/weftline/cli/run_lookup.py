@@ -93,8 +93,7 @@ def whole_id(at: Reached, start: str) -> str:
 async def stored_id(store: ReadStore, start: str, *, workspace: int | None) -> str:
     """The same in a store that is open for reading."""
     from weftline.runtime import ids
-    from weftline.runtime.reads.finding import row_of
-    from weftline.runtime.reads.prefixes import runs_with_prefix
+    from weftline.runtime.reads.finding import row_of, runs_with_prefix
     from weftline.store.rows import RunFilter
 
     if await row_of(store.log, start, workspace=workspace) is not None:

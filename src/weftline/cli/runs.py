@@ -150,6 +150,7 @@ def show(
             show_one(found, as_json=True)
         else:
             _show_run(found)
+            _show_questions(found, chosen_url(url), workspace, db)
         return
     from weftline.cli.turns import conversation, show_conversation, show_turn
 
@@ -191,7 +192,8 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
             if isinstance(frame.event, AwaitOpened) and not as_json:
                 screen.announce(frame.event, with_question=True)
                 if goes_on:
-                    screen.note(how_to_answer(frame.event, where))
+                    asked = frame.event
+                    screen.note(how_to_answer(asked.run_id, asked.id, asked.kind, where))
         return code
 
     try:
@@ -318,6 +320,18 @@ def _show_run(run: dict[str, Any]) -> None:
             click.echo(f"{styled(f'{name:<9}', dim=True)} {value if name == 'status' else clean(value)}")
     if run["finalText"]:
         click.echo(f"\n{clean(run['finalText'])}")
+
+
+def _show_questions(run: dict[str, Any], server: str | None, workspace: str | None, db: Path) -> None:
+    """Prints what the run asks people, and how to answer."""
+    from weftline.cli.asking import at_server, how_to_answer
+    from weftline.cli.terminal import call_text, clean
+
+    where = db_option(db) if server is None else at_server(server, workspace)
+    for one in run.get("awaits", ()):
+        call = call_text(one["name"], one["args"])
+        click.echo(f"\nIt asks a person: {clean(one['question'])}" + (f"\n· {call}" if call else ""))
+        click.echo(how_to_answer(one["runId"], one["id"], one["kind"], where))
 
 
 def _status(run: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _loaded(db: Path, file: str | None) -> list[dict[str, Any]]:
     from weftline.cli.reach import reach_if_running
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from
-    from weftline.tools.own_tools import loaded_tools, server_tools
+    from weftline.tools.loader import loaded_tools, server_tools
 
     if file is None:
         with reach_if_running(db) as at:

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
+from weftline.client._options import MessageOptions, RunOptions, SessionOptions
 from weftline.client.awaits import Answered, Await
 from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit, Level
 from weftline.client.ended import LoggedCall, LoggedGrant
@@ -14,7 +15,6 @@ from weftline.client.events import ClientEvent, Frame
 from weftline.client.oauth import AuthorizationRequest, CachedTokens, Introspection, OAuthTokens, UserInfo
 from weftline.client.results import ChatMessage, Models, Page, RunResult, RunSnapshot, SessionInfo
 from weftline.client.schedules import AsyncSchedules, CatchUp, Schedule
-from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.sync import ClientFace, Face, OAuthFace, RunFace, SessionFace
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt
@@ -234,11 +234,13 @@ class Session(SessionFace):
         """Sends a message and returns the handle of its run, once the previous message is done."""
         return Run(self._wait(self._core.start(prompt, **options)), self._wait)
 
-    def info(self) -> SessionInfo:
-        return self._wait(self._core.info())
+    def info(self, *, with_calls: bool = False) -> SessionInfo:
+        """The session as the server has it. `with_calls` adds the calls of each run to its last answer."""
+        return self._wait(self._core.info(with_calls=with_calls))
 
-    def history(self) -> tuple[ChatMessage, ...]:
-        return self._wait(self._core.history())
+    def history(self, *, with_calls: bool = False) -> tuple[ChatMessage, ...]:
+        """The messages of the runs that succeeded, oldest first; `with_calls` as for `info`."""
+        return self._wait(self._core.history(with_calls=with_calls))
 
     def end(self) -> None:
         """Ends the session on the server, which cancels its unfinished runs."""
@@ -465,8 +467,9 @@ class Client(ClientFace):
         """Resumes an existing session. `tools`, if given, are sent again with every message."""
         return Session(self._wait(self._core.session(session_id, tools=tools)), self._wait)
 
-    def get_session(self, session_id: str) -> SessionInfo:
-        return self._wait(self._core.get_session(session_id))
+    def get_session(self, session_id: str, *, with_calls: bool = False) -> SessionInfo:
+        """Returns a session with its messages. `with_calls` adds the calls of each run to its last answer."""
+        return self._wait(self._core.get_session(session_id, with_calls=with_calls))
 
     def __enter__(self) -> Self:
         return self

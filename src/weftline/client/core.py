@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from weftline.client._options import MessageOptions, RunOptions, SessionOptions
 from weftline.client.awaits import Answered, Await, answer, inbox, provide
 from weftline.client.budgets import AsyncBudgets
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
@@ -20,6 +21,7 @@ from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import ClientEvent
 from weftline.client.http import Created, Http, logger
 from weftline.client.notices import warn_of
+from weftline.client.options import body_of, check_lease
 from weftline.client.results import (
     Models,
     Page,
@@ -33,7 +35,6 @@ from weftline.client.retry import Retry
 from weftline.client.run import CANCEL_WAIT_S, AsyncRun
 from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession
-from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of, check_lease
 from weftline.client.tools import ToolLike, Toolset
 from weftline.client.usage import CancelReceipt
 from weftline.work.threads import Threads
@@ -343,8 +344,10 @@ class AsyncClient:
         await toolset.acquire()
         return AsyncSession(self, session_id, tools=toolset, sends_tools=bool(tools))
 
-    async def get_session(self, session_id: str) -> SessionInfo:
-        return decoded(await self.http.call("GET", f"/agent-sessions/{quote(session_id, safe='')}"), SessionInfo)
+    async def get_session(self, session_id: str, *, with_calls: bool = False) -> SessionInfo:
+        """Returns a session with its messages. `with_calls` adds the calls of each run to its last answer."""
+        path, query = f"/agent-sessions/{quote(session_id, safe='')}", [("calls", "true")] if with_calls else []
+        return decoded(await self.http.call("GET", path, query=query), SessionInfo)
 
     async def close(self) -> None:
         """Stops following all runs, without cancelling them, and closes the connections."""

@@ -18,7 +18,7 @@ from weftline.client.http import Http
 from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 from weftline.work.outcomes import as_errors

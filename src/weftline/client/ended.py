@@ -12,31 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from weftline.client.http import Http
-from weftline.client.results import Page, decoded
-
-
-class LoggedCall(Struct, frozen=True, rename="camel"):
-    """A call of a run, from the server's log."""
-
-    run_id: str
-    id: str = field(name="toolUseId")
-    turn: int
-    index: int
-    name: str
-    digest: str
-    """The digest of the final arguments."""
-    idempotency_key: str
-    effect: str
-    state: str
-    """`opened`, `started`, `closed` or `in_doubt`."""
-    how: str | None = None
-    """How it was closed."""
-    attempts: int = 0
-    opened_at: datetime | None = None
-    started_at: datetime | None = None
-    closed_at: datetime | None = None
-    client: str | None = None
-    child_run_id: str | None = None
+from weftline.client.results import LoggedCall, Page, decoded
 
 
 class GrantUse(Struct, frozen=True, rename="camel"):

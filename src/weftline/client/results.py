@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -124,12 +125,43 @@ class AttachmentInfo(Struct, frozen=True, rename="camel"):
     size_bytes: int | None = None
 
 
-class ChatMessage(Struct, frozen=True):
+class LoggedCall(Struct, frozen=True, rename="camel"):
+    """A call of a run, from the server's log."""
+
+    run_id: str
+    id: str = field(name="toolUseId")
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """The digest of the final arguments."""
+    idempotency_key: str
+    effect: str
+    state: str
+    """`awaiting` a person, `opened`, `started`, `closed` or `in_doubt`."""
+    how: str | None = None
+    """How it was closed."""
+    attempts: int = 0
+    opened_at: datetime | None = None
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    client: str | None = None
+    child_run_id: str | None = None
+
+
+class ChatMessage(Struct, frozen=True, rename="camel"):
     """A message of a session."""
 
     role: str
     content: str
     attachments: tuple[AttachmentInfo, ...] = ()
+    id: str = ""
+    run_id: str = ""
+    """The run that it was sent to, or that has answered with it."""
+    created_at: datetime | None = None
+    """When that run was created; for its answers, when it ended."""
+    calls: tuple[LoggedCall, ...] = ()
+    """With a run's last answer, the calls of the run, if they were asked for."""
 
 
 class SessionUsage(Struct, frozen=True, rename="camel"):

@@ -11,11 +11,12 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
+from weftline.client._options import RunOptions
 from weftline.client.errors import InvalidSpec
 from weftline.client.http import Http
 from weftline.client.notices import warn_of
+from weftline.client.options import body_of
 from weftline.client.results import decoded
-from weftline.client.spec import RunOptions, body_of
 from weftline.client.tools import Toolset
 
 CatchUp: TypeAlias = Literal["skip", "once", "all"]

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Protocol, Self, Unpack
 from urllib.parse import quote
 
+from weftline.client._options import MessageOptions
 from weftline.client.events import ClientEvent
 from weftline.client.http import Http
 from weftline.client.results import ChatMessage, RunResult, SessionInfo, Totals
 from weftline.client.run import AsyncRun
-from weftline.client.spec import MessageOptions
 from weftline.client.tools import Toolset
 
 
@@ -21,7 +21,7 @@ class SessionClient(Protocol):
 
     http: Http
 
-    async def get_session(self, session_id: str) -> SessionInfo: ...
+    async def get_session(self, session_id: str, *, with_calls: bool = False) -> SessionInfo: ...
 
     async def start_message(
         self,
@@ -84,11 +84,13 @@ class AsyncSession:
             )
             return self._last
 
-    async def info(self) -> SessionInfo:
-        return await self._client.get_session(self.id)
+    async def info(self, *, with_calls: bool = False) -> SessionInfo:
+        """The session as the server has it. `with_calls` adds the calls of each run to its last answer."""
+        return await self._client.get_session(self.id, with_calls=with_calls)
 
-    async def history(self) -> tuple[ChatMessage, ...]:
-        return (await self.info()).messages
+    async def history(self, *, with_calls: bool = False) -> tuple[ChatMessage, ...]:
+        """The messages of the runs that succeeded, oldest first; `with_calls` as for `info`."""
+        return (await self.info(with_calls=with_calls)).messages
 
     async def end(self) -> None:
         """Ends the session on the server, which cancels its unfinished runs."""

@@ -314,6 +314,28 @@ def _as_tool(given: ToolLike) -> Tool:
         return ServerTool(dict(cast("Mapping[str, Any]", given)))
     if hasattr(given, "acquire"):
         return given  # pyright: ignore[reportReturnType]  (a function has no such attribute)
+    if hasattr(given, "asks_people"):
+        return _of_library(cast("_LibraryTool", given))
     if callable(given):
         return LocalTool(given)
     raise InvalidSpec(f"{given!r} is not a tool")
+
+
+class _LibraryTool(Protocol):
+    """A function of `@weftline.tool`, whose class clients do not load."""
+
+    name: str
+    description: str
+    timeout_s: float | None
+    asks: tuple[str, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def _of_library(given: _LibraryTool) -> Tool:
+    if given.asks:
+        raise InvalidSpec(
+            f"The tool {given.name} asks a person before each call (confirm=…), and a client has nobody to ask: give"
+            " the tool to the server (`weftline serve --tools …`), or take confirm away and ask in the function itself."
+        )
+    return LocalTool(given, name=given.name, description=given.description, timeout_s=given.timeout_s)

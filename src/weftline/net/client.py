@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from weftline.net.egress import AddressCheck
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import RequestFailed, TimeLimits
 from weftline.net.proxies import Proxies
 
 if TYPE_CHECKING:

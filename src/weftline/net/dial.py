@@ -15,8 +15,7 @@ from weftline.framing import without_framing
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.client import HttpClient
 from weftline.net.egress import Egress, is_loopback
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import RequestFailed, TimeLimits
 from weftline.net.proxies import Proxies
 from weftline.net.shares import Shares
 from weftline.trace_context import call_traceparent

@@ -3,16 +3,96 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from weftline.net.errors import BodyTooLarge
-from weftline.net.failures import failure
-from weftline.net.limits import TimeLimits
-from weftline.net.watch import BodyWatch
+from weftline.net.egress import EgressRefused
+from weftline.net.errors import DEFAULT_LIMITS, BodyTooLarge, RequestFailed, TimeLimits
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+def failure(error: Exception, *, host: str, begun: bool, limits: TimeLimits = DEFAULT_LIMITS) -> RequestFailed:
+    """Returns the failure.
+
+    `begun` says whether the head of the response had arrived; `limits` were those of the request.
+    """
+    import aiohttp
+
+    match error:
+        case RequestFailed():
+            return error
+        case EgressRefused() | aiohttp.ClientConnectorError(os_error=EgressRefused()):
+            refusal = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            return RequestFailed("refused", str(refusal), sent=False)
+        case aiohttp.ClientConnectorCertificateError():
+            cause = error.certificate_error
+            why = f": {cause.verify_message}" if isinstance(cause, ssl.SSLCertVerificationError) else ""
+            return RequestFailed("certificate", f"The certificate of {host} is not trusted{why}.", sent=False)
+        case aiohttp.ClientProxyConnectionError():
+            return RequestFailed("connect", "Could not connect to the proxy.", sent=False)
+        case aiohttp.ClientHttpProxyError():
+            return RequestFailed("proxy", f"The proxy did not connect to {host}: status {error.status}.", sent=False)
+        case aiohttp.ClientConnectorError():
+            return RequestFailed("connect", f"Could not connect to {host}.", sent=False)
+        case aiohttp.ConnectionTimeoutError():
+            return RequestFailed(
+                "timeout", f"Could not connect to {host} within {limits.connect_s or 0:g} s.", sent=False
+            )
+        case TimeoutError():
+            return RequestFailed("timeout", f"{host} did not answer within {limits.head_s or 0:g} s.", sent=True)
+        case aiohttp.InvalidURL() | ValueError():
+            return RequestFailed("invalid", "The URL or a header of the request is not valid.", sent=False)
+        case aiohttp.ClientError() | OSError():
+            when = "in the middle of its response" if begun else "before it responded"
+            return RequestFailed("broken", f"The connection to {host} broke {when}.", sent=True)
+        case _:
+            return RequestFailed("unknown", f"The request to {host} failed: {type(error).__name__}.", sent=True)
+
+
+class BodyWatch:
+    """One timer per body, which is not reset at every read: when it fires, it checks the progress.
+
+    The reader sets `waiting_since` while it waits for the next piece.
+    """
+
+    __slots__ = ("_content", "_deadline", "_host", "_limits", "_timer", "now", "waiting_since")
+
+    def __init__(self, content: aiohttp.StreamReader, *, host: str, limits: TimeLimits, started: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
+        self.waiting_since: float | None = None
+        self._content = content
+        self._host = host
+        self._limits = limits
+        self._deadline = None if limits.total_s is None else started + limits.total_s
+        self._timer: asyncio.TimerHandle | None = None
+        if not content.is_eof():
+            self._look()
+            # A body that has fully arrived may be read at any pace.
+            content.on_eof(self.stop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        now, idle_s = self.now(), self._limits.idle_s
+        since = now if self.waiting_since is None else self.waiting_since
+        if self._deadline is not None and now >= self._deadline:
+            self._give_up(f"{self._host} did not finish its response within {self._limits.total_s:g} s.")
+        elif idle_s is not None and now - since >= idle_s:
+            self._give_up(f"{self._host} sent nothing for {idle_s:g} s in the middle of its response.")
+        else:
+            times = [time for time in (self._deadline, None if idle_s is None else since + idle_s) if time is not None]
+            self._timer = asyncio.get_running_loop().call_at(min(times), self._look) if times else None
+
+    def _give_up(self, message: str) -> None:
+        self._timer = None
+        self._content.set_exception(RequestFailed("timeout", message, sent=True))
 
 
 MAX_PIECE_BYTES = 8 * 1024

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from weftline.net.client import HttpClient
 from weftline.net.egress import AddressCheck
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.proxies import Proxies
 
 if TYPE_CHECKING:

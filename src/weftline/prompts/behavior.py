@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.text.xml import escaped
+from weftline.text.display import escaped
 
 BUILD = (
     "You work on the files of a project. Look before you change anything, make the smallest change that does what "

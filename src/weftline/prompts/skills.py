@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.text.xml import escaped
+from weftline.text.display import escaped
 
 CONTENT_START = "<skill_content"
 

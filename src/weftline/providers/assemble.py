@@ -12,16 +12,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, Final, TypeAlias, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple, replace
 
 from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage
-from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -37,7 +36,38 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
+
+MAX_CALLS: Final = 1_024
+"""Tool calls. Handling this many takes about 50 ms."""
+MAX_PARTS: Final = 4_096
+"""All parts: calls, blocks of text and of thinking, images, tools that the provider ran, opaque blocks."""
+MAX_NAME_CHARS: Final = 1_024
+"""The length of a tool's name, which some APIs send in pieces."""
+
+
+def too_many(what: str, limit: int) -> ProviderError:
+    """Returns the error for an answer that exceeds a limit.
+
+    It is not retryable, as the same request would get the same answer and be billed again.
+    """
+    message = f"The model's answer has more than {limit:,} {what}."
+    return ProviderError("server", message, code="answer_too_large", retryable=False, unanswered=True)
+
+
+def too_many_calls() -> ProviderError:
+    return too_many("tool calls", MAX_CALLS)
+
+
+def too_many_parts() -> ProviderError:
+    return too_many("parts", MAX_PARTS)
+
+
+def bounded(parts: Sized) -> None:
+    """Raises `ProviderError` if the answer so far has too many parts."""
+    if len(parts) > MAX_PARTS:
+        raise too_many_parts()
+
 
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is capped."""

@@ -13,8 +13,8 @@ from weftline.net.address import display_url
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
+from weftline.text.characters import storable_json
 from weftline.text.json_size import excess
-from weftline.text.surrogates import storable_json
 
 logger = logging.getLogger(__name__)
 

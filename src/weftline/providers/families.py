@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from weftline.errors import Issue, WeftlineError
 from weftline.net.address import at_path, with_query
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Transport
 from weftline.plugins import entry_points
 from weftline.providers.base import ModelInfo, Provider

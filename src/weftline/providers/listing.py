@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline.net.address import with_query
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ProviderError
 from weftline.providers.calls import Call, read_json

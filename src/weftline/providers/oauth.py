@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.calls import Call

@@ -30,7 +30,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +77,11 @@ async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, 
     own = getattr(provider, "response_metadata", None)
     if own is None:
         return {}
-    try:
+    with attempt(logger, "the provider %s failed to report on its answer", provider.name):
         found: Any = own(request)
         reported = await found if inspect.isawaitable(found) else found
         return {str(name)[:64]: str(value)[:256] for name, value in list(dict(reported or {}).items())[:16]}
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("the provider %s failed to report on its answer", provider.name)
-        return {}
+    return {}
 
 
 def streaming(provider: Provider | Generates) -> Provider:

@@ -5,10 +5,17 @@ A family declares what each of its models accepts (`sampling_limits`); by defaul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from weftline.errors import Issue
 from weftline.messages import Sampling
+
+
+def nearest(places: Sequence[int], level: int) -> int:
+    """Returns the place nearest to `level`; the lower one on a tie."""
+    return min(places, key=lambda place: (abs(place - level), place))
 
 
 class SamplingLimits(Struct, frozen=True, kw_only=True):

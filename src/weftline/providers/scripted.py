@@ -15,7 +15,7 @@ from typing import Self, TypeAlias, cast, overload
 import msgspec
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, File, Image, System, ToolResults, User
+from weftline.messages import Assistant, File, Image, System, ToolResults, User, UserPart
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -373,8 +373,13 @@ def _sampling(request: ModelRequest) -> str:
 
 
 def _attachments(request: ModelRequest) -> list[str]:
-    """Returns the images and files of the user's messages: the kind of each, and its size or address."""
-    parts = [part for message in request.messages if isinstance(message, User) for part in message.parts]
+    """Returns the images and files of the user's messages and of results: the kind and the size or address of each."""
+    parts: list[UserPart] = []
+    for message in request.messages:
+        if isinstance(message, User):
+            parts += message.parts
+        elif isinstance(message, ToolResults):
+            parts += [part for result in message.results for part in result.parts]
     return [
         f"{part.media_type} {part.url if part.data is None else f'{len(b64decode(part.data))} bytes'}"
         for part in parts

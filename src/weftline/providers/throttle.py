@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, Provider, ProviderError, UsageUpdate
-from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -157,15 +157,13 @@ def open_stream(provider: Provider, request: ModelRequest) -> AsyncIterator[Sequ
 
     Errors of the provider are raised by the stream, even if its `stream` is a plain function that raises.
     """
-    try:
+    with attempt() as opening:
         return provider.stream(request)
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        return _failed(error)
+    return _failed(opening.error)
 
 
-async def _failed(error: BaseException) -> AsyncIterator[Sequence[Chunk]]:
+async def _failed(error: BaseException | None) -> AsyncIterator[Sequence[Chunk]]:
+    assert error is not None
     raise error
     yield ()
 
@@ -175,12 +173,8 @@ async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
     close = getattr(stream, "aclose", None)
     if close is None:
         return
-    try:
+    with attempt(logger, "the stream of a model's answer could not be closed", or_cancelled=True):
         await close()
-    except BaseException as error:
-        if is_being_cancelled() or is_interruption(error):
-            raise
-        logger.exception("the stream of a model's answer could not be closed")
 
 
 def _now() -> float:

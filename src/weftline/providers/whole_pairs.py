@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline.net.sse import SseEvent
-from weftline.text.surrogates import lone_halves, may_have_halves, may_have_nul, whole_json, without_nul
+from weftline.text.characters import lone_halves, may_have_halves, may_have_nul, whole_json, without_nul
 
 _data = attrgetter("data")
 _NOTHING_BYTES = 4096

@@ -4,13 +4,18 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import os
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Raw
 from msgspec.json import decode
 
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import HistoryPinned, RunCreated, decode_fact
 from weftline.messages import Message
@@ -30,12 +35,46 @@ from weftline.replay.format import (
 )
 from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
 from weftline.store.database import Database
 from weftline.store.records import threads
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import GIVEN, RunFilter, RunRow
+
+
+async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = False) -> Path:
+    """Writes the lines to a new file, which gets its name only once it is complete.
+
+    Raises `Conflict` if there is a file of this name, unless `force`.
+    """
+    with new_file(path, force=force) as file:
+        async for line in lines:
+            file.write(line)
+    return path
+
+
+@contextmanager
+def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
+    """A file that gets its name only once it is complete. Raises `Conflict` if the name is taken, and `InvalidRequest`
+    if there can be no such file.
+    """
+    if path.exists() and not force:
+        raise Conflict(f"{path} already exists.")
+    if not path.absolute().parent.is_dir():
+        raise InvalidRequest(f"{path} cannot be written: there is no folder {path.parent}.")
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}.") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
 
 _PAGE = 200
 

@@ -25,7 +25,7 @@ from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import CreateOptions
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
 from weftline.store.rows import IdempotencyKey, Item, RunRow
 

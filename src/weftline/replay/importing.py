@@ -18,7 +18,7 @@ from weftline.plan import decode_content
 from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.runtime.reads.finding import row_of
 from weftline.store.base import LogReader
 from weftline.store.database import MAX_TIME_US

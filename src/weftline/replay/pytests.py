@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Mapping
 from pathlib import Path
 
 from weftline.errors import InvalidRequest
-from weftline.replay.files import new_file
+from weftline.replay.exporting import new_file
 from weftline.replay.format import Digest, EndLine, Offered, OfferedLine, decode_line, encode_line
 
 _TEST = '''"""Replays {run}, recorded in {recording}: models, tools and people are answered from there.

@@ -36,7 +36,7 @@ from weftline.replay.format import (
     version_of,
 )
 from weftline.runtime import ids
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.rows import Item
 
 MAX_NAME_CHARS = 4096

@@ -8,9 +8,9 @@ from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError, entry_d
 from weftline.kernel.damage import UNREADABLE, fact_is_readable
 from weftline.kernel.entries import CallStarted, decode_fact
 from weftline.runtime import ids
+from weftline.runtime.deploys import unsupported
+from weftline.runtime.reads.calls import entries
 from weftline.runtime.reads.finding import row_of
-from weftline.runtime.reads.paging import entries
-from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, RunRow
 

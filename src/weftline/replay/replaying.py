@@ -54,7 +54,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S, describe_invalid_answer
-from weftline.runtime.model_calls.offering import offered_digest
+from weftline.runtime.model_calls.models import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services

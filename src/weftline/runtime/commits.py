@@ -16,16 +16,15 @@ from weftline.kernel.policy import CapReached
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.failures import report_doubts, report_failure
+from weftline.runtime.fleet.holding import Residents, RunLoader, RunMover
 from weftline.runtime.fleet.lineage import Lineage, publish_waits
-from weftline.runtime.fleet.residents import Residents
-from weftline.runtime.fleet.roles import RunLoader, RunMover
-from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
 from weftline.runtime.live import BEHIND, LiveRun
 from weftline.runtime.metrics import Metrics
+from weftline.runtime.public_errors import report_doubts, report_failure
 from weftline.runtime.recovery import Recovery
+from weftline.runtime.tasks import TaskSet
 from weftline.store.rows import Progress, Write, Written
 
 logger = logging.getLogger(__name__)

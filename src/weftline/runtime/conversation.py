@@ -9,18 +9,21 @@ ones; an empty dict or tuple costs it nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from weftline.failure import Hint
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
     AskBody,
     AwaitBody,
     ClosedBody,
+    FailedBody,
     Pattern,
     RenderedBody,
     TurnBody,
@@ -38,6 +41,7 @@ from weftline.kernel.entries import (
     ChildEnded,
     Fact,
     FinalForced,
+    How,
     InstructionsRendered,
     LoopDetected,
     MessageQueued,
@@ -49,26 +53,115 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.policy import PolicyDecided
-from weftline.messages import (
-    Assistant,
-    Message,
-    Text,
-    ToolResult,
-    ToolResults,
-    User,
-    joined_text,
-)
-from weftline.runtime.latest_failure import NO_FAILURE, LatestFailure
+from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User, joined_text
+from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.latest_turn import LatestTurn
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
-from weftline.runtime.model_view import ModelView
-from weftline.runtime.past_calls import PastCalls
-from weftline.runtime.shared_state import SharedState
-from weftline.runtime.tool_calls.omitting import parts_within
+from weftline.runtime.model_view import ModelView, parts_within
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.rows import Item
 from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
+
+
+class LatestFailure(Struct, frozen=True, eq=False, gc=False):
+    """Model calls that failed, and answers that were rejected, since the latest turn was completed."""
+
+    failed: tuple[AttemptFailed, FailedBody] | None = None
+    """The latest model call that failed."""
+    partial: str = ""
+    """The text that had been streamed by then."""
+    rejected: str = ""
+    """What the model read about its latest answer, if it was rejected."""
+
+    @property
+    def message(self) -> str:
+        """The error that ended the latest model call, if it failed."""
+        return "" if self.failed is None else self.failed[1].message
+
+    def after(self, attempt: AttemptFailed, body: FailedBody) -> LatestFailure:
+        """Another model call has failed. If it did so before its first word, the text of an earlier one is kept."""
+        return replace(self, failed=(attempt, body), partial=body.text or self.partial)
+
+
+NO_FAILURE = LatestFailure()
+
+
+_NOT_COUNTED = frozenset[How](
+    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
+)
+
+
+class PastCalls(Struct, eq=False, gc=False):
+    ids: dict[str, None] = {}
+    """The ids of all calls in the conversation, with a result or without."""
+    closed: int = 0
+    """How many calls have a result."""
+    counts: dict[str, int] = {}
+    """How often each tool was called: executed, answered in its place, unknown or invalid."""
+    unavailable: tuple[str, ...] = ()
+    """The tools that were called since the policy engine was last asked, and did not exist or were not allowed."""
+    last_hint: Hint | None = None
+    """What would help after the latest call that failed."""
+    _results: list[PastCall] | None = None
+
+    @property
+    def results(self) -> list[PastCall]:
+        """The calls that have a result, in the order in which they got it. The list grows."""
+        if self._results is None:
+            self._results = []
+        return self._results
+
+    def add_ids(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if type(message) is Assistant:
+                self.ids |= dict.fromkeys([call.id for call in message.calls])
+
+    def close(self, head: CallClosed, closed: ClosedBody, args: bytes) -> None:
+        self.closed += 1
+        self.results.append(
+            PastCall(
+                head,
+                args,
+                closed.parts,
+                closed.failure,
+                closed.telemetry,
+                closed.bounds,
+                closed.server_data,
+                closed.child,
+            )
+        )
+        if head.how in ("unknown", "excluded"):
+            self.unavailable = (*self.unavailable, head.name)
+        if head.how not in _NOT_COUNTED:
+            self.counts[head.name] = self.counts.get(head.name, 0) + 1
+
+
+_NOTHING: dict[str, Any] = {}
+
+
+class SharedState(Struct, eq=False, gc=False):
+    values: dict[str, Any] = {}
+    unsaved: dict[str, Any] = {}
+    """Changes by hooks that no entry contains yet; None marks a removed key."""
+
+    def changes(self, own: Mapping[str, Any] = _NOTHING) -> Raw | UnsetType:
+        """The changes to record in an entry: those by hooks, followed by a call's own. Raises `NotCanonical` for values
+        that are not JSON.
+        """
+        changed = {**self.unsaved, **own} if self.unsaved else own
+        return Raw(canonical_value(dict(changed))) if changed else UNSET
+
+    def apply(self, changes: Raw) -> None:
+        """Takes in the changes that an entry contains."""
+        for key, value in decode(changes, type=dict[str, Any]).items():
+            if key in self.unsaved and self.unsaved[key] == value:
+                del self.unsaved[key]
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
+
 
 _PARTS = (
     InstructionsRendered,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import cast
+from typing import TypeAlias, cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from weftline.engine_options import THREAD_ATTRIBUTE, thread_problem
-from weftline.errors import InvalidRequest
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Limits, Parent, RunCreated
@@ -21,22 +21,104 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
-from weftline.runtime.budgets.checking import check_models
 from weftline.runtime.budgets.ledger import Account, Ledger
+from weftline.runtime.budgets.reserving import check_models
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.fleet.fleet import Fleet
-from weftline.runtime.importing import add_ended
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.reads.finding import row_of
 from weftline.runtime.tool_calls.children import child_write
-from weftline.runtime.tool_calls.fallbacks import check_fallbacks
+from weftline.runtime.tool_calls.preparing import check_fallbacks
 from weftline.runtime.tool_calls.toolbox import ToolSource
-from weftline.store.base import Store
+from weftline.store.base import LogReader, LogStore, Store
 from weftline.store.records import threads
 from weftline.store.rows import IdempotencyKey, NewRun, Write, Written
 from weftline.trace_context import new_trace, trace_for
+
+
+async def add_ended(store: LogStore, write: Write) -> Written:
+    """Applies a write that creates ended runs, under an epoch of this owner of the store."""
+    for one in (write, *write.children):
+        one.epoch = store.next_epoch()
+    [written] = await store.flush([write])
+    for one in (write, *write.children):
+        store.release(one.key, one.epoch)
+    return written
+
+
+Slot: TypeAlias = tuple[int, str, str]
+"""Workspace, route and key of a request; or workspace and id of a run, with an empty route in between."""
+
+
+class CreatedOnce:
+    def __init__(self, store: LogReader) -> None:
+        self._store = store
+        self._creating: dict[Slot, asyncio.Future[None]] = {}
+
+    async def find(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        """The id of the run that was created under the key, even if it is still being created.
+
+        Raises:
+            Conflict: `idempotency_conflict`, if the key was used for another request.
+        """
+        slot = (workspace, idempotency.route, idempotency.key)
+        await self._free(slot)
+        return await self.created(slot, idempotency.digest)
+
+    async def take(self, workspace: int, idempotency: IdempotencyKey) -> Slot:
+        """Waits until no other request with this key is creating a run, then reserves the key for this one.
+
+        `release` must follow.
+        """
+        return await self._occupy((workspace, idempotency.route, idempotency.key))
+
+    async def take_id(self, workspace: int, run_id: str) -> Slot:
+        """The same for the id of a run, if the client chose it.
+
+        Raises:
+            Conflict: `run_exists`. Nothing is reserved then.
+        """
+        slot = await self._occupy((workspace, "", run_id))
+        try:
+            if await row_of(self._store, run_id, workspace=workspace) is not None:
+                raise Conflict(f"There is already a run {run_id!r}.", code="run_exists", run_id=run_id)
+        except BaseException:
+            self.release(slot)
+            raise
+        return slot
+
+    async def _occupy(self, slot: Slot) -> Slot:
+        await self._free(slot)
+        self._creating[slot] = asyncio.get_running_loop().create_future()
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        self._creating.pop(slot).set_result(None)
+
+    def release_after(self, slots: Iterable[Slot], _: object) -> None:
+        """Releases them when a future is done."""
+        for slot in slots:
+            self.release(slot)
+
+    async def created(self, slot: Slot, digest: bytes) -> str | None:
+        """Like `find`, but only for runs that are stored."""
+        earlier = await self._store.idempotent(*slot)
+        if earlier is None:
+            return None
+        row = await self._store.run(earlier[1])
+        run_id = ids.run_id(row.key, row.salt) if row is not None else ""
+        if earlier[0] != digest:
+            raise Conflict(
+                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
+            )
+        return run_id
+
+    async def _free(self, slot: Slot) -> None:
+        while (first := self._creating.get(slot)) is not None:
+            await asyncio.shield(first)
+
 
 _ENCODE_ON_LOOP_BYTES = 64 * 1024
 

@@ -39,17 +39,17 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
+from weftline.runtime.carry_out import RunSink
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
-from weftline.runtime.run_sink import RunSink
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
+from weftline.runtime.tasks import wait_through, wait_while_running
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.rows import ThreadEnd
 from weftline.trace_context import incoming_traceparent
 from weftline.work.outcomes import as_errors, is_being_cancelled

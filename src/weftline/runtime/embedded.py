@@ -32,32 +32,27 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
-from weftline.runtime.budgets.raised_limits import wake_waiting
 from weftline.runtime.clock import Clock, SteadyClock, SystemClock, report_if_behind
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed
 from weftline.runtime.fleet.fleet import Fleet
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
-from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.metrics import Measured
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.await_answers import AwaitAnswers
-from weftline.runtime.people.four_eyes import PersonOf
-from weftline.runtime.people.interrupting import Interrupts
-from weftline.runtime.people.waiting_for_people import waits_for_people
-from weftline.runtime.reads.finding import given_key
-from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.people.await_answers import AwaitAnswers, PersonOf
+from weftline.runtime.people.interrupting import Interrupts, check_request, waits_for_people, wake_waiting
+from weftline.runtime.reads.calls import CancelReceipt, stored_receipt
+from weftline.runtime.reads.finding import StoredNames, given_key
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.runtime.reads.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
-from weftline.runtime.requests import check_request
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided

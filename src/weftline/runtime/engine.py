@@ -24,9 +24,9 @@ from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.metrics import Measured
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import PersonOf
+from weftline.runtime.people.await_answers import PersonOf
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.store.rows import IdempotencyKey, Item, Write, Written
 from weftline.tools.base import ToolOutput

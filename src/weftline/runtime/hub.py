@@ -21,7 +21,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
 from weftline.store.base import LogStore
 from weftline.store.rows import Write
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 from weftline.work.turns import LoopQueue
 
 logger = logging.getLogger(__name__)
@@ -286,12 +286,8 @@ class Hub:
 
     def _notify_observers(self, batch: EntryBatch) -> None:
         for observer in tuple(self._observers):
-            try:
+            with attempt(logger, "run %s: an observer failed", batch.run_id):
                 observer(batch)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("run %s: an observer failed", batch.run_id)
 
     def publish(self, run: int, batch: EntryBatch, *, workspace: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""

@@ -2,16 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel.bodies import SummaryBody
+from weftline.kernel.bodies import ClosedBody, SummaryBody
 from weftline.kernel.context import ContextCompacted
-from weftline.messages import Image, Message, Text, UserPart
+from weftline.messages import Image, Message, Text, ToolResults, User, UserPart
+from weftline.outcome import Bounds, preview_of
 from weftline.providers.calls import warn_unread
-from weftline.runtime.message_parts import with_parts
 from weftline.runtime.model_calls.cutting import Cut, with_summary
+from weftline.text.canonical import canonical_value
+
+
+def blobs_of(messages: Iterable[Message]) -> set[str]:
+    """The blobs that messages refer to."""
+    users = [message for message in messages if isinstance(message, User)]
+    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
+
+
+def with_parts(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
+    """The message with a function applied to each part of a user's message or a tool's result."""
+    match message:
+        case User():
+            return replace(message, parts=_each(message.parts, change))
+        case ToolResults():
+            return ToolResults(
+                tuple([replace(result, parts=_each(result.parts, change)) for result in message.results])
+            )
+        case _:
+            return message
+
+
+def _each(parts: tuple[UserPart, ...], change: Callable[[UserPart], UserPart]) -> tuple[UserPart, ...]:
+    return tuple([change(part) for part in parts])
+
+
+REASON = "size_limit"
+
+
+def parts_within(limit_bytes: int | None, closed: ClosedBody) -> tuple[UserPart, ...]:
+    """The result of a successful call, as the model reads it: one object replaces texts beyond the limit."""
+    parts = closed.parts
+    if limit_bytes is None:
+        return parts
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if sum([len(text.encode()) for text in texts]) <= limit_bytes:
+        return parts
+    fields: dict[str, Any] = {"omitted": True, "reason": REASON}
+    if preview := preview_of("\n".join(texts)):
+        fields["preview"] = preview
+    if closed.bounds is not None:
+        fields["bounds"] = _bounds(closed.bounds)
+    return Text(canonical_value(fields).decode()), *[part for part in parts if not isinstance(part, Text)]
+
+
+def _bounds(bounds: Bounds) -> dict[str, Any]:
+    fields: dict[str, Any] = {"returned": bounds.returned, "truncated": bounds.truncated}
+    more = {
+        "total": bounds.total,
+        "next_cursor": bounds.next_cursor,
+        "refinement_hint": bounds.refinement_hint or None,
+    }
+    return fields | {name: value for name, value in more.items() if value is not None}
 
 
 class ModelView(Struct, eq=False, gc=False):

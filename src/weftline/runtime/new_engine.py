@@ -12,7 +12,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import OwnedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import Store
 from weftline.tools.base import Tool

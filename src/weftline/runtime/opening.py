@@ -5,42 +5,144 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from weftline.errors import Conflict
+from msgspec import Struct
+
+from weftline.errors import Conflict, Unavailable
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.control import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
-from weftline.runtime.agent_code.inside import RunInside
-from weftline.runtime.asked_openings import AskedOpenings
+from weftline.runtime.agent_code.inside import RunInside, RunMemory
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.fleet.holding import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.message_parts import blobs_of
-from weftline.runtime.model_calls.inheriting import Inherited, as_fact, inherited_by
+from weftline.runtime.model_calls.compacting import Inherited, as_fact, inherited_by
+from weftline.runtime.model_view import blobs_of
+from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.recovery import adoption
-from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
+from weftline.work.turns import current_caller
+
+OPEN_S = 90.0
+"""How long a request waits for the tools of its run: longer than the slowest MCP server may take to start."""
+
+
+class _Opening(Struct, eq=False):
+    opening: asyncio.Task[None]
+    ended: asyncio.Task[None]
+    """Done when the run has ended."""
+    waiters: dict[asyncio.Future[None], None]
+
+
+class AskedOpenings:
+    """`open_tools` opens the tools of a run; `until_ended` returns when the run has ended."""
+
+    def __init__(
+        self,
+        open_tools: Callable[[LiveRun], Coroutine[Any, Any, None]],
+        *,
+        until_ended: Callable[[LiveRun], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._open_tools = open_tools
+        self._until_ended = until_ended
+        self._loop = asyncio.get_running_loop()
+        self._openings: dict[LiveRun, _Opening] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """With those that were cancelled, until they have ended."""
+        self._stopped = False
+
+    async def wait(self, run: LiveRun) -> None:
+        """Returns when the tools of the run are open, or when it has ended without them.
+
+        Raises `Unavailable` after `OPEN_S` and when the engine stops, and `ConnectionResetError` when the caller goes
+        away. Others keep waiting then.
+        """
+        if self._stopped:
+            raise _stopping()
+        opening = self._openings.get(run) or self._begin(run)
+        waiter = self._loop.create_future()
+        opening.waiters[waiter] = None
+        caller = current_caller.get()
+        if caller is not None:
+            caller.then(lambda: waiter.done() or waiter.set_exception(ConnectionResetError()))
+        limit = asyncio.timeout(OPEN_S)
+        try:
+            async with limit:
+                await waiter
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the opening's own
+            raise Unavailable("The tools of this run take too long to open.", retry_after_s=5) from None
+        finally:
+            del opening.waiters[waiter]
+            if not opening.waiters:
+                self._end(run, opening)
+
+    def stop(self) -> None:
+        """Refuses everybody who waits, or comes later."""
+        self._stopped = True
+        for run, opening in list(self._openings.items()):
+            self._notify(opening, _stopping())
+            self._end(run, opening)
+
+    def _begin(self, run: LiveRun) -> _Opening:
+        opening = _Opening(
+            self._loop.create_task(self._open_tools(run)), self._loop.create_task(self._until_ended(run)), {}
+        )
+        self._openings[run] = opening
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if task is opening.ended and error is not None:
+                return  # the end goes unnoticed, but the tools may still open
+            if task.cancelled() or isinstance(error, ConnectionResetError):
+                # Neither the request was cancelled nor its client gone: the code that opens the tools has failed.
+                failure = RuntimeError("the tools could not be opened")
+                failure.__cause__ = asyncio.CancelledError() if error is None else error
+                error = failure
+            self._notify(opening, error)
+            self._end(run, opening)
+
+        for task in (opening.opening, opening.ended):
+            self._tasks.add(task)
+            task.add_done_callback(done)
+        return opening
+
+    def _notify(self, opening: _Opening, error: BaseException | None) -> None:
+        for waiter in opening.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    def _end(self, run: LiveRun, opening: _Opening) -> None:
+        """Cancels what is still under way, unless that has happened."""
+        if self._openings.get(run) is opening:
+            del self._openings[run]
+            opening.opening.cancel()
+            opening.ended.cancel()
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("The server is stopping.", retry_after_s=1)
+
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
 """Starting a thread costs more than encoding or decoding this little."""
 
 
-class Names(Protocol):
-    """Public names of keys."""
-
-    async def workspace(self, key: int) -> str: ...
-    async def session(self, thread: int) -> str | None: ...
-
-
 class RunOpener:
     """`connect` passes it the parts that refer to it, before the first run is opened."""
 
-    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
+    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: StoredNames) -> None:
         self._store = store
         self._models = models
         self._tools = tools

@@ -1,10 +1,8 @@
-"""Texts for clients about a failed run, if the operator has configured other ones.
-
-The original error stays in the terminal entry, together with its causes; clients see neither.
-"""
+"""What clients read about a failed run, and what its operator's log says."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, get_args
@@ -14,12 +12,45 @@ from msgspec.structs import replace
 from weftline.failure import Cause
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import STOPPED, UNPRICED
-from weftline.kernel.entries import RunEnded
+from weftline.kernel.entries import CallClosed, Fact, RunEnded
 from weftline.kernel.policy import FinalReason
+from weftline.log_context import current_run, fields
 from weftline.providers.base import ErrorClass
-from weftline.runtime.live import Draft
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.text.redaction import REDACTED
 from weftline.tools.results import causes_of
+
+logger = logging.getLogger(__name__)
+
+
+def report_failure(work: WorkingSet, head: RunEnded, body: bytes) -> None:
+    """Logs the end of a run that failed.
+
+    It is called by the commit, so that there is exactly one line, whatever made the run fail.
+    """
+    ended = bodies.decode_ended(body)
+    error = ended.full or ended.error
+    token = current_run.set(work)  # a commit belongs to many runs
+    code, model = head.code or "error", head.model
+    extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
+    logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=extra)
+    current_run.reset(token)
+
+
+def report_doubts(work: WorkingSet, facts: Sequence[Fact]) -> None:
+    """Logs each call that a commit has closed as in doubt, since somebody has to find out whether it happened."""
+    for head in facts:
+        if type(head) is CallClosed and head.how == "in_doubt":
+            token = current_run.set(work)
+            logger.warning(
+                "run %s: the call %s of the tool %s is in doubt: it was cut off, and may or may not have happened",
+                work.run_id,
+                head.id,
+                head.name,
+                extra=fields(run=work.run_id, tool=head.name, call=head.id),
+            )
+            current_run.reset(token)
+
 
 CODES: Final = frozenset(
     {

@@ -53,15 +53,15 @@ from weftline.messages import Text
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.fleet.roles import RunLoader, RunMover
-from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.deploys import left_alone, left_to_newer, unsupported
+from weftline.runtime.fleet.holding import RunLoader, RunMover
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRow, LiveRun, RunLog, StoredState, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
-from weftline.runtime.model_calls.streamed import streamed_answer
+from weftline.runtime.model_calls.deltas import streamed_answer
 from weftline.runtime.reads.finding import public_id
-from weftline.runtime.reads.parents import parent_in
+from weftline.runtime.reads.relatives import parent_in
 from weftline.runtime.step import write_down
-from weftline.runtime.supported import left_alone, left_to_newer, unsupported
+from weftline.runtime.tasks import TaskSet
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import LogStore
 from weftline.store.database import Database

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft
-from weftline.runtime.pacing import LargeSteps
+from weftline.runtime.tasks import LargeSteps
 from weftline.work.deadlines import Deadlines
 
 SLOW_TURN_S = 60.0

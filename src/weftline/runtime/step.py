@@ -49,8 +49,7 @@ from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls import compacting
-from weftline.runtime.model_calls.models import cost_nusd, model_ref
-from weftline.runtime.model_calls.offering import offered_digest
+from weftline.runtime.model_calls.models import cost_nusd, model_ref, offered_digest
 from weftline.runtime.model_calls.spending import spent
 from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result

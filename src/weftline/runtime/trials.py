@@ -26,8 +26,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from weftline.errors import StoreError
-from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import LiveRun
+from weftline.runtime.tasks import TaskSet
 from weftline.store.base import LogStore
 from weftline.store.rows import DueRun, RunRow
 

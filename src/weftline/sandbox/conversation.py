@@ -37,7 +37,7 @@ from weftline.sandbox.base import (
 )
 from weftline.sandbox.process import Engine
 from weftline.sandbox.values import Parts, Refused, TooManyParts, decode, encode
-from weftline.text.surrogates import whole, whole_json
+from weftline.text.characters import whole, whole_json
 from weftline.work.outcomes import is_interruption
 
 MAX_OUTPUT_BYTES = 64 << 20

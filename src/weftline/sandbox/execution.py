@@ -33,7 +33,7 @@ from weftline.sandbox.base import (
     Succeeded,
 )
 from weftline.sandbox.values import copied
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 from weftline.work.turns import FairSemaphore
 
 MAX_REPORTS = 10_000

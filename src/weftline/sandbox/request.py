@@ -9,8 +9,8 @@ from typing import cast
 
 from weftline.sandbox.base import DEFAULT_FILENAME, LANGUAGES, MIN_MEMORY_LIMIT_BYTES, Code, Module
 from weftline.sandbox.values import Functions, copied, path_to
+from weftline.text.characters import whole
 from weftline.text.suggestions import did_you_mean
-from weftline.text.surrogates import whole
 
 JS_WORDS = frozenset(
     {"arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default", "delete"}

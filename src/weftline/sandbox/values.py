@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from weftline.sandbox.base import HostFunction
-from weftline.text.surrogates import whole, whole_json
+from weftline.text.characters import whole, whole_json
 
 MAX_DEPTH = 200
 _EXACT = 1 << 53

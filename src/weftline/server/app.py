@@ -18,25 +18,24 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
-from weftline.server.access_log import AccessLine, access
 from weftline.server.auth import Authenticator
 from weftline.server.cors import Cors
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import PEER, Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
-from weftline.server.large_bodies import LargeBodies
+from weftline.server.memory import LargeBodies
 from weftline.server.metrics import MetricsPage
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.operators import PATHS, operator, peer_of
 from weftline.server.options import ServerOptions
-from weftline.server.refusal_log import RefusedRequests
+from weftline.server.request_log import AccessLine, RefusedRequests, access
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
-from weftline.tools.own_tools import LoadedTool
+from weftline.tools.loader import LoadedTool
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
 from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of

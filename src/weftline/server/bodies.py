@@ -14,7 +14,7 @@ from weftline.errors import InvalidRequest
 from weftline.server.declared import Body
 from weftline.wire.json_text import decode_object
 from weftline.wire.limits import MAX_BODY_BYTES
-from weftline.wire.run_spec import Part
+from weftline.wire.models import Part
 from weftline.wire.unknown_fields import UnknownField
 from weftline.wire.validation import json_words
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.server.http import Headers
-from weftline.server.large_bodies import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
+from weftline.server.memory import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
 
 Network: TypeAlias = IPv4Network | IPv6Network
 

@@ -16,10 +16,9 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
-from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
-from weftline.server.memory_budget import Reservation
+from weftline.server.memory import LARGE_BYTES, LargeBodies, Reservation
+from weftline.text.characters import may_have_nul
 from weftline.text.percent import fields
-from weftline.text.surrogates import may_have_nul
 from weftline.wire.json_text import refuse_nul
 from weftline.work.turns import current_caller
 

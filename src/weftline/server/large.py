@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
 from weftline.server.http import DISCONNECT, PIECE_BYTES, Disconnect, Request, Response, Send, send_response
-from weftline.server.memory_budget import MemoryBudget, Reservation
+from weftline.server.memory import MemoryBudget, Reservation
 
 LARGE_BYTES = PIECE_BYTES
 """Responses of at least this size are large."""

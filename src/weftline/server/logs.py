@@ -43,14 +43,14 @@ _LEVELS = {
 """The levels of libraries that should log less than others."""
 _SHARED = (
     "weftline.store",
-    "weftline.runtime.fleet.cancelling",
+    "weftline.runtime.fleet.driving",
     "weftline.runtime.commits",
-    "weftline.runtime.fleet.dispatcher",
+    "weftline.runtime.fleet.driving",
     "weftline.runtime.fleet.fleet",
-    "weftline.runtime.fleet.loader",
+    "weftline.runtime.fleet.fleet",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
-    "weftline.runtime.fleet.task_set",
+    "weftline.runtime.tasks",
     "weftline.runtime.fleet.timers",
     "weftline.server.listener",
 )

@@ -32,12 +32,12 @@ from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
 from weftline.server.local_serving import operator_routes
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
-from weftline.tools.own_tools import loaded_tools, server_tools
+from weftline.tools.loader import loaded_tools, server_tools
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 

@@ -12,9 +12,9 @@ from weftline.errors import Conflict
 from weftline.plan import RunPlan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
+from weftline.runtime.creating import add_ended
 from weftline.runtime.engine import Engine, Resumed
-from weftline.runtime.importing import add_ended
-from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.app import App
 from weftline.server.in_memory import Answer, ask

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
 from weftline.runtime.recovery import MAX_RECOVERIES
@@ -63,6 +63,8 @@ _WORKSPACES: Mapping[str, _Range] = {
 }
 _RECOVERIES = _Range(1, 100)
 _MAX_PUBLIC_ERROR_CHARS = 1_000
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+"""The values of an environment variable."""
 SETTINGS = (
     "public_url",
     "rate_limit_per_minute",
@@ -201,6 +203,10 @@ def server_options(
     options = replace(options, cors=cors.cors_from(config.server, origin=config.path))
     if rate_limit_per_minute is not None:
         options = replace(options, rate_limit_per_minute=rate_limit_per_minute)
+    if (traces := environ.get("WEFTLINE_TRACES", "").strip().lower()) != "":
+        if traces not in _SWITCHES:
+            raise WeftlineError(f"WEFTLINE_TRACES: must be true or false, not {traces!r}", code="bad_config")
+        options = replace(options, traces=_SWITCHES[traces])
     if token := metrics_token(environ):
         options = replace(options, metrics_token=token)
     return options

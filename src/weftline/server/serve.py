@@ -39,7 +39,7 @@ from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.local_serving import every_route, operator_routes
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
@@ -49,7 +49,7 @@ from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
-from weftline.tools.own_tools import loaded_tools, server_tools
+from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
@@ -58,7 +58,7 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
-    from weftline.agent.served_agents import ServedAgents
+    from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
     if given is None:
         return None
-    from weftline.agent.served_agents import ServedAgents  # with all of `weftline.agent`
+    from weftline.agent.loader import ServedAgents  # with all of `weftline.agent`
 
     return ServedAgents(given, models)
 

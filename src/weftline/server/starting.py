@@ -14,7 +14,7 @@ from weftline._version import __version__
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import unused_price
 from weftline.tools.base import Tool
-from weftline.tools.own_tools import tool_names
+from weftline.tools.loader import tool_names
 from weftline.workspace.context import Workspaces
 from weftline.workspace.keys import has_credentials
 

@@ -17,8 +17,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import RequestFailed, TimeLimits
 from weftline.net.transport import Response
 
 

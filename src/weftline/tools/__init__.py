@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from weftline.agent.agent_tools import toolset
     from weftline.agent.running.disclosure import tool_search
     from weftline.agent.skills.format import Skill
-    from weftline.agent.toolsets import toolset
     from weftline.failure import Hint
     from weftline.outcome import ServerData, Telemetry
     from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
@@ -58,7 +58,7 @@ else:
         "present_plan": "weftline.tools.builtin.people",
         "todo": "weftline.tools.builtin.todo",
         "tool_search": "weftline.agent.running.disclosure",
-        "toolset": "weftline.agent.toolsets",
+        "toolset": "weftline.agent.agent_tools",
     }
 
     def __getattr__(name):

@@ -91,3 +91,25 @@ def in_words(issues: Iterable[Issue]) -> list[str]:
 def pointer(path: Iterable[str | int]) -> str:
     """Returns the JSON Pointer of a path; empty for the root."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def path_in(value: object, location: tuple[int | str, ...], *, names_absent: bool) -> list[str | int]:
+    """Returns the steps of a pydantic location that lead through `value`, without members of unions and functions.
+
+    The last step stays if the error `names_absent`: a field that is missing or not allowed.
+    """
+    path: list[str | int] = []
+    for position, step in enumerate(location):
+        if isinstance(value, dict) and step in value:
+            value = cast("dict[str | int, object]", value)[step]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(cast("list[object]", value)):
+            value = cast("list[object]", value)[step]
+        elif not (names_absent and position == len(location) - 1):
+            continue
+        path.append(step)
+    return path
+
+
+def names_absent(kind: str) -> bool:
+    """Returns True if errors of this pydantic type name a field that is not in the value, or must not be."""
+    return kind in ("missing", "extra_forbidden")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from string import Formatter
 from typing import Any, cast
 
@@ -75,6 +75,20 @@ def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[s
     if not names or not all(isinstance(one, str) and one.strip() for one in names):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{where}: approvers are one or more names, such as ['user:ann'], not {list(names)!r}")
     return names
+
+
+def checked_confirm(
+    confirm: str | Callable[..., str | None] | None, *, tool: str
+) -> str | Callable[..., str | None] | None:
+    """Returns what it was given. Raises `TypeError` or `ValueError` for anything that is not a question."""
+    if isinstance(confirm, str):
+        return checked_template(confirm, tool=tool)
+    if confirm is not None and not callable(confirm):
+        raise TypeError(
+            f'tool {tool!r}: confirm is the question that a person is asked, such as confirm="Really call {tool}?",'
+            f" or a function that returns it, not {confirm!r}"
+        )
+    return confirm
 
 
 def checked_template(template: str, *, tool: str, what: str = "confirm") -> str:

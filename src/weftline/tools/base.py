@@ -21,8 +21,8 @@ from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
-from weftline.text.surrogates import storable
-from weftline.text.titles import titled
+from weftline.text.characters import storable
+from weftline.text.display import titled
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

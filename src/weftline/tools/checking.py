@@ -10,13 +10,15 @@ import logging
 from functools import lru_cache
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from weftline import prompts
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import canonical_value
 from weftline.text.schema_cost import Cost, TooCostly, measured
 from weftline.tools.arguments import InvalidArguments, Issue, described, drop_nulls, object_args
+from weftline.tools.base import Tool
+from weftline.tools.return_types import listed
 from weftline.tools.schema import ArgsValidator
 from weftline.work.processes import GaveUp, shared_workers
 
@@ -112,3 +114,36 @@ def _steps(cost: Cost, value: bytes) -> int:
     values = 1 + value.count(b",") + value.count(b":") + value.count(b"{") + value.count(b"[")
     size = len(value)
     return cost.values * (values + size // _BYTES_A_STEP) + cost.pattern_states * size // _PATTERN_STATES_A_STEP
+
+
+async def result_problem(tool: Tool, value: object) -> str:
+    """Returns what is wrong with a JSON value as a result of the tool; empty if nothing is.
+
+    Null is valid only for a tool that declares a result type or schema which allows it. A text may be the JSON of a
+    result.
+    """
+    check = getattr(tool, "result_problem", None)
+    schema = tool.spec.output_schema
+    if value is None and (check is None or not getattr(tool, "has_result_type", False)) and schema is UNSET:
+        return "the tool does not return null"
+    if check is not None and (problem := check(value)):
+        return problem
+    if schema is UNSET:
+        return ""
+    issues = await issues_of(canonical_value(value), schema)
+    if issues and isinstance(value, str) and _is_json(value):
+        issues = await issues_of(value.encode(), schema)
+    return listed([(_result_steps(one.path), one.message) for one in issues])
+
+
+def _result_steps(pointer: str) -> list[int | str]:
+    named = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    return [int(step) if step.isascii() and step.isdigit() else step for step in named]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True

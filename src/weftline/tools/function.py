@@ -20,7 +20,7 @@ from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
-from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
+from weftline.tools.asking import Ask, checked_approvers, checked_confirm, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -46,7 +46,7 @@ from weftline.tools.signature import (
 )
 from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
-from weftline.work.outcomes import as_errors, is_interruption, raise_if_cancelled
+from weftline.work.outcomes import as_errors, attempt
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -123,7 +123,7 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
         if confirm_timeout_s is not None and not 0 < confirm_timeout_s < float("inf"):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
-        self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
+        self._confirm = checked_confirm(confirm, tool=self.name)
         self._confirm_timeout_s = confirm_timeout_s
         self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
         if self._approvers and confirm is None:
@@ -305,22 +305,20 @@ class FunctionTool(Generic[P, R, D]):
     async def reconcile(self, args: bytes, context: ToolContext[D]) -> Reconciled:
         if self._reconcile is None:
             return Unknown()
+        reconcile, answer = self._reconcile, cast(object, None)
+        failed = ("reconcile of tool %s failed; the call stays in doubt", self.name)
         try:
-            reconcile = self._reconcile
-            bound = await bounded(lambda: self._bound(reconcile, args, context), size=len(args))
-            if inspect.iscoroutinefunction(self._reconcile):
-                answer: object = await bound()
-            else:
-                answer = await shared_workers().run(bound)
-                if inspect.isawaitable(answer):
-                    answer = await answer
+            with attempt(_log, *failed, but=(StaleArguments,), or_cancelled=True) as asking:
+                bound = await bounded(lambda: self._bound(reconcile, args, context), size=len(args))
+                if inspect.iscoroutinefunction(reconcile):
+                    answer = await bound()
+                else:
+                    answer = await shared_workers().run(bound)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
         except StaleArguments:
             return Unknown()  # it has been logged
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            raise_if_cancelled(error)
-            _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
+        if asking.error is not None:
             return Unknown()
         if isinstance(answer, Happened | WillNotHappen | Unknown):
             return answer
@@ -346,15 +344,13 @@ class FunctionTool(Generic[P, R, D]):
         return lambda: fn(**keywords)
 
     async def _outcome(self, call: Callable[[], Any], context: ToolContext[Any]) -> ToolOutput:
-        try:
+        value: Any = None
+        with attempt(or_cancelled=True) as calling:
             value = call()
             if inspect.isawaitable(value):
                 value = await value
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            raise_if_cancelled(error)
-            return self._failed(error, context)
+        if calling.error is not None:
+            return self._failed(calling.error, context)
         return output_of(value, tool_name=self.name)
 
     def _outcome_in_thread(self, call: Callable[[], Any], context: ToolContext[Any]) -> ToolOutput | Awaitable[Any]:
@@ -426,9 +422,5 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
 def _notify_cancelled(context: ToolContext[Any]) -> None:
     while context.on_cancel:
         callback = context.on_cancel.pop()
-        try:
+        with attempt(_log, "an on_cancel callback of tool %s failed", context.tool_name):
             callback()
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            _log.exception("an on_cancel callback of tool %s failed", context.tool_name)

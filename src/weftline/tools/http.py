@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.messages import Image, Text
-from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import parse
+from weftline.text.characters import decoded
 from weftline.text.redaction import SEALED_URL, Redactor
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.remote import RemoteTool

@@ -1,8 +1,4 @@
-"""Loads Python code that a command was given, and tools from installed packages.
-
-A command takes a file, a folder of files, `package.module` or `package.module:name`. Its tools and agents (see
-`weftline.agent.loader`) are found by the same rules.
-"""
+"""Loads Python code that a command was given, and finds the tools of a server: built in, installed, and from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -22,12 +18,17 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.net.dial import Dialer
 from weftline.plugins import entry_points
 from weftline.text.suggestions import did_you_mean
+from weftline.tools.base import Tool
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
 from weftline.tools.function import FunctionTool
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
 
 ENTRY_POINT_GROUP = "weftline.tools"
 
@@ -333,3 +334,58 @@ def _package(entry: EntryPoint) -> str:
 
 def bad_file(message: str) -> WeftlineError:
     return WeftlineError(message, code="bad_tools_file")
+
+
+def server_tools(
+    path: str | Path | None,
+    *,
+    pages: Dialer,
+    app: str | Path | None = None,
+    app_tools: Mapping[str, Tool] | None = None,
+) -> dict[str, Tool]:
+    """Returns the tools that runs may name: built in, installed by packages, and those at `path`, which win.
+
+    So do `app_tools`, those of the code at `app`, which also has agents.
+
+    Each also has a qualified name, which is the only form that some clients can send: `@weftline/tool`,
+    `@package/tool`, and for code `@name-of-the-file/tool`; see `weftline.tools.loader.short_name`.
+    """
+    tools: dict[str, Tool] = {}
+    for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
+        tools[name] = tools[f"@weftline/{name}"] = tool
+    tools |= installed_tools()
+    if path is not None:
+        for name, tool in load_tools(path).items():
+            tools[name] = tools[f"@{short_name(path)}/{name}"] = tool
+    if app is not None:
+        for name, tool in (app_tools or {}).items():
+            tools[name] = tools[f"@{short_name(app)}/{name}"] = tool
+    return tools
+
+
+class LoadedTool(Struct):
+    """A tool of the server, as a run names it: `{"kind": "server", "name": …}`."""
+
+    kind: str
+    name: str
+    names: list[str]
+    """All names that work, `name` first."""
+    effect: str
+    description: str
+
+
+def loaded_tools(tools: Mapping[str, Tool]) -> list[LoadedTool]:
+    """Returns each tool once, by name."""
+    return [
+        LoadedTool("server", names[0], names, tools[names[0]].effect, tools[names[0]].spec.description)
+        for names in tool_names(tools)
+    ]
+
+
+def tool_names(tools: Mapping[str, Tool]) -> list[list[str]]:
+    """Returns the names of each tool, unqualified ones first, sorted."""
+    found: dict[int, list[str]] = {}
+    for name, tool in tools.items():
+        found.setdefault(id(tool), []).append(name)
+    each = [sorted(names, key=lambda name: (name.startswith("@"), name)) for names in found.values()]
+    return sorted(each, key=lambda names: names[0].lstrip("@"))

@@ -13,10 +13,9 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.text.redaction import redact_url
-from weftline.tools.a2a import CALL_S, A2AForms, A2ATool
-from weftline.tools.a2a_tasks import Cancellations
+from weftline.tools.a2a import CALL_S, A2AForms, A2ATool, Cancellations
 from weftline.tools.base import Tool
-from weftline.tools.naming import name_of_url
+from weftline.tools.remote import name_of_url
 
 _MAX_NAME = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

@@ -19,7 +19,7 @@ from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, rec
 from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.text.canonical import MAX_DEPTH, NotCanonical, canonical_value
-from weftline.text.surrogates import storable
+from weftline.text.characters import storable
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 from weftline.tools.bounding import Bounded

@@ -21,7 +21,7 @@ from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import error_of, failure_of, output_of, reason_of
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +77,11 @@ class Shaping(Struct, frozen=True):
         """Returns the result to store. If the function raises, that is an error result."""
         if self.materialize is None:
             return output
-        try:
+        shaped = output
+        with attempt(logger, "run %s: the result of %s could not be materialized", call.run_id, call.tool) as making:
             made: object = self.materialize(call, output)
             shaped = output if made is None else _to_output(tool, made, output)
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
+        if (error := making.error) is not None:
             text = prompts.calls.not_materialized(call.tool, reason_of(error))
             return ToolOutput.of(text, is_error=True, failure=replace(failure_of(error, text), kind="malformed_result"))
         left = tuple(call.server_data)
@@ -92,13 +90,9 @@ class Shaping(Struct, frozen=True):
     def measured(self, call: ToolsetCall, output: ToolOutput, *, duration_ms: int) -> ToolOutput:
         if self.telemetry is None or output.telemetry is not None:
             return output
-        try:
+        with attempt(logger, "run %s: the telemetry of %s failed", call.run_id, call.tool):
             return replace(output, telemetry=self.telemetry(call, duration_ms))
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: the telemetry of %s failed", call.run_id, call.tool)
-            return output
+        return output
 
 
 def _to_output(tool: Tool, value: object, output: ToolOutput) -> ToolOutput:

@@ -26,11 +26,12 @@ from weftline.tools.arguments import (
     described,
     drop_nulls,
     in_words,
+    names_absent,
     object_args,
+    path_in,
     pointer,
 )
 from weftline.tools.injected import NotInjected, is_injected
-from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.stored_schema import dumped, serializer_of, validator_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from weftline.text.titles import titled
+from weftline.text.display import titled
 from weftline.tools.asking import rendered
 from weftline.tools.base import Tool, title_of
 

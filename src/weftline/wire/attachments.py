@@ -10,12 +10,13 @@ import mimetypes
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Sequence
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, ValidationError, convert
 from msgspec.json import decode
 
 from weftline.errors import Issue, invalid
@@ -29,6 +30,7 @@ from weftline.wire.limits import (
     MAX_ATTACHMENT_BYTES,
     MAX_ATTACHMENT_NAME_CHARS,
     MAX_ATTACHMENTS,
+    MAX_RESULT_FILES_BYTES,
     MAX_URL_CHARS,
 )
 
@@ -126,14 +128,61 @@ class TakenAttachment(NamedTuple):
 
 def take_content(data: str, *, media_type: str | None, name: str | None) -> TakenAttachment:
     """Returns an attachment whose base64 content did not come in a run request. Raises `AttachmentRefused`."""
+    kind, content = _checked(data, media_type=media_type, name=name)
+    blob = Blob(sha256(content).hexdigest(), content)
+    named = {} if name is None else {"name": name}
+    return TakenAttachment(Raw(encode({"mediaType": kind, **named, **_in_place_of(blob)})), blob)
+
+
+class SentFile(Struct, rename="camel"):
+    """An image or a file in a tool's result, in base64. `mediaType` and `name` are the same as the other two."""
+
+    data: str
+    mime_type: str | None = None
+    filename: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+
+
+def is_files(sent: object) -> bool:
+    try:
+        convert(sent, list[SentFile])
+    except ValidationError:
+        return False
+    return True
+
+
+def parts_of(files: Sequence[SentFile]) -> tuple[Image | File, ...] | None:
+    """Returns what the model gets, or None if it is more than a result may hold.
+
+    Raises `InvalidRequest` with each invalid file, by its path.
+    """
+    most = MAX_RESULT_FILES_BYTES
+    if len(files) > MAX_ATTACHMENTS or sum([len(one.data) // 4 * 3 for one in files]) > most + 3 * len(files):
+        return None
+    parts: list[Image | File] = []
+    issues: list[Issue] = []
+    for index, sent in enumerate(files):
+        name = sent.name if sent.filename is None else sent.filename
+        try:
+            kind, content = _checked(sent.data, media_type=sent.media_type or sent.mime_type, name=name)
+        except AttachmentRefused as refused:
+            issues.append(Issue(f"files[{index}].{refused.field}", refused.message))
+            continue
+        most -= len(content)
+        parts.append((Image if kind in IMAGE_TYPES else File)(kind, data=sent.data, name=name))
+    if issues:
+        raise invalid(issues)
+    return None if most < 0 else tuple(parts)
+
+
+def _checked(data: str, *, media_type: str | None, name: str | None) -> tuple[str, bytes]:
+    """Returns the media type and the content."""
     if name is not None and len(name) > MAX_ATTACHMENT_NAME_CHARS:
         raise AttachmentRefused("name", f"has more than {MAX_ATTACHMENT_NAME_CHARS} characters")
     _check_name(name)
     content = _decoded(data, "data")
-    kind = _type_of_content(content, media_type, "data")
-    blob = Blob(sha256(content).hexdigest(), content)
-    named = {} if name is None else {"name": name}
-    return TakenAttachment(Raw(encode({"mediaType": kind, **named, **_in_place_of(blob)})), blob)
+    return _type_of_content(content, media_type, "data"), content
 
 
 def _in_place_of(blob: Blob) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from weftline.kernel.entries import Effect, How
 
-_States: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": ["opened", "started", "closed", "in_doubt"]})]
+_States: TypeAlias = Annotated[
+    str, Meta(extra_json_schema={"enum": ["awaiting", "opened", "started", "closed", "in_doubt"]})
+]
 _Effect: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Effect))})]
 _How: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(How))})]
 _Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

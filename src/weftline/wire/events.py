@@ -61,7 +61,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import BudgetRefused, CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
-from weftline.text.titles import titled
+from weftline.text.display import titled
 from weftline.wire.failures import to_wire_failure, to_wire_telemetry
 from weftline.wire.hints import WireBounds, WireLink, to_wire_clarification
 from weftline.wire.observed import excerpt

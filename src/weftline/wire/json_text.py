@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.text.characters import lone_halves, may_have_nul
 from weftline.text.json_size import excess
-from weftline.text.surrogates import lone_halves, may_have_nul
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 from weftline.wire.validation import path_of
 
@@ -18,8 +18,14 @@ _Shape = TypeVar("_Shape")
 _decode_any = msgspec.json.Decoder[Any]().decode
 decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 """Decodes the fields of an object that was already checked, each as the bytes that were sent."""
+decode_value = _decode_any
+"""Decodes a value that is part of an object that was already checked."""
 decode_items = msgspec.json.Decoder(list[Raw]).decode
 encode = msgspec.json.Encoder().encode
+
+NULL = Raw(b"null")
+_ABOVE = 8
+"""Levels of a body that may be above a value in it."""
 
 TOO_DEEP = "The body is nested too deeply."
 NOT_AN_OBJECT = "The body must be a JSON object."
@@ -92,6 +98,24 @@ def _guarded(decode: Any, body: bytes) -> Any:
             half = halves[0][0].decode()
             raise InvalidRequest(f"The body contains {half}, an unpaired surrogate, which is not valid text.") from None
         raise InvalidRequest(f"The body is not valid JSON: {error}") from None
+
+
+def is_deep(encoded: bytes, value: object) -> bool:
+    """Whether a JSON value, `encoded` without spaces, has too many levels for a body."""
+    # Every level needs a bracket, so few brackets mean a shallow value.
+    if encoded.count(b"{") + encoded.count(b"[") <= MAX_JSON_DEPTH:
+        return False
+    level: list[Any] = [value]
+    for _ in range(MAX_JSON_DEPTH - _ABOVE):
+        level = [
+            one
+            for outer in level
+            for one in (cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer)
+            if isinstance(one, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_deep(body: bytes) -> None:

@@ -9,8 +9,8 @@ from pydantic import Field, StringConstraints
 
 from weftline.kernel.control import LEASE_US, MAX_LEASE_US, MIN_LEASE_US
 from weftline.wire.limits import MAX_TOOL_USE_ID_CHARS
+from weftline.wire.models import Part
 from weftline.wire.responses import Ok, Time, Warnings
-from weftline.wire.run_spec import Part
 
 MAX_NAME_CHARS = 255
 _Call: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TOOL_USE_ID_CHARS)]

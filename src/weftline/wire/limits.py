@@ -131,6 +131,8 @@ MAX_AWAIT_MS = 366 * 24 * 3600 * 1000
 
 MAX_TOOL_USE_ID_CHARS = 256
 MAX_RESULT_BYTES = 2 * MB
+MAX_RESULT_FILES_BYTES = 5 * MB
+"""Of all files of a result together, before base64."""
 MAX_ERROR_BYTES = 8 * KB
 MAX_FAILURE_BYTES = 16 * KB
 """For what a client reports about an error besides its text."""

@@ -8,21 +8,20 @@ from contextlib import contextmanager
 from typing import Final
 
 from weftline.errors import Forbidden, InvalidRequest, WeftlineError, renamed
+from weftline.spec.declare import fields_of
+from weftline.spec.fields import RunSpec
 from weftline.wire.unknown_fields import UnknownField, with_typos
 
-_FIELDS: Final = {
-    "agent_id": "agentId",
+_FIELDS: Final = {one.name: one.wire for one in fields_of(RunSpec)} | {
     "agent_ids": "agentIds",
     "api_key": "apiKey",
     "base_url": "baseUrl",
     "catch_up": "catchUp",
     "client_credentials": "allowsClientCredentials",
-    "max_output_tokens": "maxOutputTokens",
     "redirect_uris": "redirectUris",
     "scopes": "allowedScopes",
     "stop": "stopSequences",
     "timeout_s": "timeoutMs",
-    "top_p": "topP",
 }
 """Our names of fields, where the protocol has others."""
 _FIRST_NAME = re.compile(r"\w+")

@@ -1,8 +1,4 @@
-"""The request bodies of the protocol: bytes in, a checked body or an `InvalidRequest` out.
-
-An `InvalidRequest` names the field in its message (`tools[2].name: …`) and lists every problem in its details, as
-`issues: [{path, message}]`. What only `wire.spec_requests` can check waits for its models, which take long to load.
-"""
+"""Results of client-side calls: bytes in, a checked result or an `InvalidRequest` out."""
 
 from __future__ import annotations
 
@@ -12,43 +8,33 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.text.surrogates import whole_json, without_nul
-from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
+from weftline.messages import File, Image
+from weftline.text.characters import whole_json, without_nul
+from weftline.wire.attachments import SentFile, is_files, parts_of
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
-from weftline.wire.json_text import decode_fields, decode_shape, refuse_many
+from weftline.wire.json_text import NULL, decode_fields, decode_shape, refuse_many
 from weftline.wire.limits import (
     EMPTY_RESULT_USER_AGENT,
     MAX_ERROR_BYTES,
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
-from weftline.wire.plain import plain_run
-from weftline.wire.plan import NULL
 from weftline.wire.unknown_fields import Shape, UnknownField, unknown_fields, with_typos
 
 
-def parse_run(body: bytes) -> RunBody:
-    """Parses the body of a run to create."""
-    plain = plain_run(body)
-    if plain is not None:
-        return plain
-    from weftline.wire.spec_requests import any_run
+class ToolResultBody(Struct, frozen=True):
+    """The answer to one client-side call: `result` or `error`, or neither if it was too large."""
 
-    return any_run(body)
-
-
-def parse_session(body: bytes) -> SessionBody:
-    """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
-    from weftline.wire.spec_requests import any_session
-
-    return any_session(body)
-
-
-def parse_message(body: bytes) -> MessageBody:
-    """Parses the body of a message to a session."""
-    from weftline.wire.spec_requests import any_message
-
-    return any_message(body)
+    tool_use_id: str
+    result: str | None = None
+    error: str | None = None
+    failure: SentFailure | None = None
+    oversize: bool = False
+    unknown: tuple[UnknownField, ...] = ()
+    token: str = ""
+    """The token of the client's lease on the call."""
+    files: tuple[Image | File, ...] = ()
+    """What the model gets with the `result`."""
 
 
 class ToolResult(Struct, rename="camel"):
@@ -60,6 +46,8 @@ class ToolResult(Struct, rename="camel"):
     failure: SentFailure | None = None
     lease_token: str | None = None
     """The token of the client's lease on the call."""
+    files: list[SentFile] | None = None
+    """Images and files that the model gets with the `result`."""
 
 
 class _AnyToolResult(Struct, rename="camel"):
@@ -68,6 +56,7 @@ class _AnyToolResult(Struct, rename="camel"):
     error: Any = None
     failure: Any = None
     lease_token: Any = None
+    files: Any = None
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
@@ -96,6 +85,8 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         sent, unknown = _inexact_tool_result(body)
     if sent.failure is not None:
         require_failure(sent.failure, error=sent.error)
+    if sent.files and sent.result is None:
+        raise invalid([Issue("files", "are sent with a `result`")])
     token = sent.lease_token or ""
     match sent.result, sent.error:
         case None, None:
@@ -103,8 +94,9 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
                 raise with_typos(invalid([Issue("result", "give exactly one of `result` and `error`")]), unknown)
             return ToolResultBody(sent.tool_use_id, result="", unknown=unknown, token=token)
         case result, None:
-            if fits(result):
-                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token)
+            files = parts_of(sent.files or ())
+            if fits(result) and files is not None:
+                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token, files=files)
         case None, error:
             if _is_within(error, MAX_ERROR_BYTES):
                 return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown, token=token)
@@ -149,6 +141,8 @@ def _tool_result_problems(body: bytes) -> InvalidRequest:
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
+    if sent.files is not None and not is_files(sent.files):
+        issues.append(Issue("files", "must be a list of {data, mimeType, filename}, each a string"))
     if sent.failure is not None and (problem := failure_problem(sent.failure)) is not None:
         issues.append(problem)
     return with_typos(invalid(issues), _unknown_in_result(decode_fields(body)))

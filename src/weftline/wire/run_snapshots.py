@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias, get_args
 
 from msgspec import Meta, Raw, Struct
@@ -11,8 +13,9 @@ from msgspec.structs import asdict
 from weftline.details import Phase
 from weftline.details.projection import type_of
 from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
+from weftline.engine_options import AttributeValue, RetryPolicy
+from weftline.spec.fields import TIME
 from weftline.wire.details import wire_name
-from weftline.wire.engine_options import StoredRetryPolicy, to_wire_attributes, to_wire_retry
 from weftline.wire.responses import JsonObject, Time, iso
 from weftline.wire.run_responses import Tokens, tokens
 
@@ -53,6 +56,12 @@ class SnapshotChildRun(Struct, rename="camel"):
     tool_use_id: str
     name: str
     status: _Status
+
+
+class StoredRetryPolicy(Struct, rename="camel"):
+    max_attempts: int
+    initial_interval_ms: int
+    backoff_coefficient: float
 
 
 class WireSnapshot(Struct, rename="camel", kw_only=True):
@@ -98,9 +107,9 @@ def to_wire_snapshot(run: RunSnapshot) -> WireSnapshot:
         updated_at=iso(run.updated_at),
         labels=run.labels,
         memo=run.memo,
-        search_attributes=to_wire_attributes(run.search_attributes),
+        search_attributes=_attributes(run.search_attributes),
         task_queue=run.task_queue or None,
-        retry_policy=to_wire_retry(run.retry_policy),
+        retry_policy=_retry(run.retry_policy),
         last_message=run.last_message,
         awaits=[_question(one) for one in run.awaits],
         tool_calls=[_call(one) for one in run.calls],
@@ -138,3 +147,14 @@ def _call(one: SnapshotCall) -> SnapshotToolCall:
 
 def _child(one: SnapshotChild) -> SnapshotChildRun:
     return SnapshotChildRun(one.run_id, one.call_id, one.name, one.status)
+
+
+def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
+    return {
+        name: {TIME: value.isoformat()} if isinstance(value, datetime) else value for name, value in attributes.items()
+    }
+
+
+def _retry(policy: RetryPolicy) -> StoredRetryPolicy:
+    interval_ms = round(policy.initial_interval_s * 1000)
+    return StoredRetryPolicy(policy.max_attempts, interval_ms, policy.backoff_coefficient)

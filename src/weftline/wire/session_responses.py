@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User, UserPart
 from weftline.text.redaction import redact_url
+from weftline.wire.calls import Call
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.responses import JsonObject, Time, Warnings, Words, encode, iso, iso_or_none
 from weftline.wire.run_responses import Tokens, usage_triple
@@ -60,10 +61,31 @@ class AttachmentInfo(Struct, rename="camel", omit_defaults=True):
     size_bytes: int | UnsetType = UNSET
 
 
-class ChatMessage(Struct):
+class ChatMessage(Struct, rename="camel"):
     role: Literal["user", "assistant", "system"]
     content: str
     attachments: list[AttachmentInfo] | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    """The same whenever the session is read."""
+    run_id: str | UnsetType = UNSET
+    """The run that it was sent to, or that has answered with it."""
+    created_at: Time | UnsetType = UNSET
+    """When that run was created; for its answers, when it ended."""
+    calls: list[Call] | UnsetType = UNSET
+    """With a run's last answer, the calls of the run, if they were asked for."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a message of a thread comes from."""
+
+    id: str
+    run_id: str
+    created_us: int
+    ended_us: int
+    calls: list[Call] | UnsetType = UNSET
+
+
+ThreadMessage: TypeAlias = tuple[Message, Origin | None]
 
 
 class UsedBySession(Struct, rename="camel"):
@@ -95,6 +117,9 @@ class SessionEvent(Struct, rename="camel"):
     type: Literal["user_message", "assistant_message"]
     text: str
     attachments: list[AttachmentInfo] | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    created_at: Time | UnsetType = UNSET
 
 
 class SessionEvents(Struct, rename="camel"):
@@ -134,7 +159,7 @@ class SessionPage(Struct, rename="camel"):
     """How many sessions match, on all pages; left out of pages that begin at a cursor."""
 
 
-def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
+def session_info(session: SessionView, messages: Iterable[ThreadMessage]) -> bytes:
     """Returns the session. `messages` are the thread's, of which only those of people and the model are shown."""
     return encode(
         Session(
@@ -145,7 +170,7 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
             last_used_at=iso(session.last_used_us),
             ended_at=iso_or_none(session.ended_us),
             agent_spec=Raw(session.spec),
-            messages=[chat for message in messages if (chat := _chat(message))],
+            messages=list(_chats(messages)),
             metadata=session.metadata,
             usage=_session_usage(session.usage),
         )
@@ -153,15 +178,21 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
 
 
 def session_events(
-    session_id: str, messages: Iterable[Message], *, last: int | None = None, before: int | None = None
+    session_id: str, messages: Iterable[ThreadMessage], *, last: int | None = None, before: int | None = None
 ) -> bytes:
     """Returns what people and the model said: all of it, or the `last` messages, of those `before` a number."""
-    chats = [chat for message in messages if (chat := _chat(message)) and chat.role != "system"]
+    chats = [chat for chat in _chats(messages) if chat.role != "system"]
     end = len(chats) if before is None else max(0, min(len(chats), before - 1))
     start = 0 if last is None else max(0, end - last)
     events = [
         SessionEvent(
-            seq, "user_message" if chat.role == "user" else "assistant_message", chat.content, chat.attachments
+            seq,
+            "user_message" if chat.role == "user" else "assistant_message",
+            chat.content,
+            chat.attachments,
+            chat.id,
+            chat.run_id,
+            chat.created_at,
         )
         for seq, chat in enumerate(chats[start:end], start + 1)
     ]
@@ -172,6 +203,26 @@ def _session_usage(usage: SessionUsage) -> UsedBySession:
     triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=usage.attempts)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
     return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost, usage.estimated)
+
+
+def _chats(messages: Iterable[ThreadMessage]) -> Sequence[ChatMessage]:
+    """Returns what is shown of a thread's messages."""
+    chats: list[ChatMessage] = []
+    answers: dict[str, tuple[ChatMessage, Origin]] = {}
+    for message, origin in messages:
+        chat = _chat(message)
+        if chat is None:
+            continue
+        chats.append(chat)
+        if origin is not None:
+            answer = chat.role == "assistant"
+            chat.id, chat.run_id = origin.id, origin.run_id
+            chat.created_at = iso(origin.ended_us if answer else origin.created_us)
+            if answer:
+                answers[origin.run_id] = chat, origin
+    for chat, origin in answers.values():
+        chat.calls = origin.calls
+    return chats
 
 
 def _chat(message: Message) -> ChatMessage | None:

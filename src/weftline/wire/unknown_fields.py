@@ -17,7 +17,7 @@ from itertools import islice
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin
 
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from weftline.errors import MAX_ISSUES, InvalidRequest
 from weftline.text.suggestions import sentence
@@ -274,6 +274,41 @@ def _inner(annotation: Any) -> _Inner | None:
     if _is_model(annotation):
         return None if getattr(annotation, "passthrough", False) else shape_of(annotation)
     return None
+
+
+@lru_cache(maxsize=64)
+def shape_of_struct(declared: type[Struct]) -> Shape:
+    """Returns the fields of a struct that accepts unknown ones, by their JSON names."""
+    info = inspect.type_info(declared)
+    assert isinstance(info, inspect.StructType)
+    return _struct_shape(info)
+
+
+def _struct_shape(info: inspect.StructType) -> Shape:
+    inside = {one.encode_name: inner for one in info.fields if (inner := _inside(one.type)) is not None}
+    known = {one.encode_name for one in info.fields} | ({info.tag_field} if info.tag_field else set[str]())
+    return Shape(frozenset(known), inside)
+
+
+def _inside(info: inspect.Type) -> _Inner | None:
+    match info:
+        case inspect.Metadata():
+            extra = cast("dict[str, Any]", info.extra or {})  # pyright: ignore[reportUnknownMemberType]
+            return None if extra.get("whole") else _inside(info.type)
+        case inspect.UnionType():
+            members = [one for one in info.types if _inside(one) is not None]
+            tagged = {one.tag: _struct_shape(one) for one in members if isinstance(one, inspect.StructType) and one.tag}
+            return _Tagged(cast("dict[str, Shape]", tagged)) if tagged else _inside(members[0]) if members else None
+        case inspect.VarTupleType() | inspect.ListType():
+            each = _inside(info.item_type)
+            return None if each is None else Items(each)
+        case inspect.DictType():
+            each = _inside(info.value_type)
+            return None if each is None else _Values(each)
+        case inspect.StructType():
+            return _struct_shape(info)
+        case _:
+            return None
 
 
 def _members(args: Sequence[Any]) -> list[type[BaseModel]]:

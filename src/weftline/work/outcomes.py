@@ -1,10 +1,12 @@
-"""Tells a failure of code that was called from an interruption of its caller."""
+"""Calls code of a user: whatever it raises becomes an outcome, unless it is an interruption of its caller."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from logging import Logger
 from types import TracebackType
+from typing import Any, Self
 
 
 def is_being_cancelled() -> bool:
@@ -38,6 +40,50 @@ def ignore_signal(number: int, frame: object) -> None:
     """A handler for signals that are read from the wake-up descriptor: without a handler in Python, nothing is written
     there.
     """
+
+
+class attempt:  # like `suppress`
+    """Runs code of a user; what it raises is logged, and afterwards found as `error`.
+
+        with attempt(logger, "the hasher of %s failed", tool):
+            return str(hasher(args))
+        return None
+
+    An interruption of the caller is raised, and so are errors of the types in `but`, which the caller handles itself.
+    If the code was cancelled and raises something else, `or_cancelled` says that this is a cancellation too.
+    """
+
+    __slots__ = ("_but", "_extra", "_logger", "_message", "_or_cancelled", "error")
+
+    def __init__(
+        self,
+        logger: Logger | None = None,
+        *message: object,
+        but: tuple[type[Exception], ...] = (),
+        or_cancelled: bool = False,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """`message` is what the logger takes: a text with placeholders, and what to put there."""
+        self.error: BaseException | None = None
+        self._logger = logger
+        self._message = message
+        self._but = but
+        self._or_cancelled = or_cancelled
+        self._extra = extra
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if error is None or isinstance(error, self._but) or is_interruption(error):
+            return False
+        if self._or_cancelled:
+            raise_if_cancelled(error)
+        self.error = error
+        if self._logger is not None:
+            text, *values = self._message
+            self._logger.error(text, *values, exc_info=error, extra=self._extra)
+        return True
 
 
 class as_errors:  # like `suppress`

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest
 from weftline.messages import OutputSchema
-from weftline.plan import Asked, RunPlan
+from weftline.plan import RunPlan
+from weftline.spec.fields import RunSpec
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.pages import RowPage
 
@@ -30,8 +31,8 @@ class CodeAgent(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     """None if code writes them for each run."""
     output: OutputSchema | None = None
-    plan: Callable[[RunPlan, Asked], RunPlan]
-    """Makes the plan of its run from the plan that a client requested."""
+    plan: Callable[[RunSpec], RunPlan]
+    """Makes the plan of its run from what a client asks for."""
 
 
 def _no_spec(agent: CodeAgent) -> bytes:

@@ -193,6 +193,11 @@ async def count(at: Workspaces, wanted: ThreadFilter) -> int:
     return await at.records.read(threads.count(wanted), heavy=True)
 
 
+async def runs_of_messages(at: Workspaces, key: int) -> list[int]:
+    """The key of the run that added each message of a thread, oldest first."""
+    return await at.records.read(threads.runs_of_messages(key))
+
+
 async def by_key(at: Workspaces, key: int) -> ThreadRow:
     """Raises `NotFound`."""
     row = await at.records.read(threads.by_key(key))

@@ -39,7 +39,7 @@ async def test_a_task_is_delegated_and_its_headers_stay_secret() -> None:
         assert peer.requests[0].headers["x-key"] == "k-12345678"
 
 
-async def test_a_peer_that_hangs_up_in_the_middle_leaves_the_task_in_doubt() -> None:
+async def test_peer_that_hangs_up_in_middle_leaves_task_in_doubt() -> None:
     async def rude(request: web.Request) -> web.Response:
         assert request.transport is not None
         request.transport.abort()
@@ -51,7 +51,7 @@ async def test_a_peer_that_hangs_up_in_the_middle_leaves_the_task_in_doubt() -> 
         assert len(peer.requests) == 1
 
 
-async def test_nobody_is_asked_before_the_first_call_and_a_peer_that_is_away_fails_only_the_call() -> None:
+async def test_absent_peer_fails_only_its_call() -> None:
     scripted = model("I did not need it.")
     async with Engine() as engine:
         away = a2a("http://127.0.0.1:9")

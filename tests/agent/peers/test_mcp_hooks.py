@@ -39,7 +39,7 @@ def watched(agent: Agent[Any, Any], *points: type[Point]) -> list[Any]:
 
 
 @pytest.mark.requirement("loop.mcp.bootstrap")
-async def test_each_server_tells_how_its_start_went_and_a_failed_one_does_not_fail_the_run(tmp_path: Path) -> None:
+async def test_servers_report_their_start_and_failure_fails_no_run(tmp_path: Path) -> None:
     small = Small(tmp_path)
     nowhere = mcp([str(tmp_path / "no-such-program")], name="nowhere")
     scripted = model(calls("nowhere__unavailable"), calls("small__look", what="here"))
@@ -57,7 +57,7 @@ async def test_each_server_tells_how_its_start_went_and_a_failed_one_does_not_fa
     assert result.calls[1].result == "look: here"
 
 
-async def test_a_server_that_was_out_of_reach_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+async def test_unreachable_server_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     program = tmp_path / "late"
     late = mcp([str(program), str(tmp_path / "journal")], name="late")
     agent = Agent(first := model(), tools=[late])
@@ -86,7 +86,7 @@ def small_program() -> str:
 
 
 @pytest.mark.requirement("loop.gate.mcp")
-async def test_the_points_of_a_call_come_between_those_of_any_tool(tmp_path: Path) -> None:
+async def test_points_of_call_come_between_those_of_any_tool(tmp_path: Path) -> None:
     small = Small(tmp_path)
     agent = Agent(model(calls("small__look", what="here")), tools=[small.tools])
     seen = watched(agent, *CALL)
@@ -100,7 +100,7 @@ async def test_the_points_of_a_call_come_between_those_of_any_tool(tmp_path: Pat
 
 
 @pytest.mark.requirement("loop.gate.mcp")
-async def test_a_gate_blocks_a_call_before_the_server_hears_of_it(tmp_path: Path) -> None:
+async def test_gate_blocks_call_before_server_hears_of_it(tmp_path: Path) -> None:
     small = Small(tmp_path)
     agent = Agent(model(calls("small__look", what="here")), tools=[small.tools])
 
@@ -161,7 +161,7 @@ async def test_a_result_is_changed_before_any_other_point_sees_it(tmp_path: Path
     assert [(one.is_error, one.output_bytes) for one in seen] == [(True, 5), (True, 5)]
 
 
-async def test_a_call_in_doubt_stays_so_whatever_a_hook_makes_of_its_words(tmp_path: Path) -> None:
+async def test_hooks_cannot_change_that_a_call_is_in_doubt(tmp_path: Path) -> None:
     small = Small(tmp_path, env={"DIE_AT": "once"})
     agent = Agent(model(calls("small__once", what="it")), tools=[small.tools])
 

@@ -51,7 +51,7 @@ async def test_servers_of_all_kinds_are_one_list(facts: McpProcess, tmp_path: Pa
     assert "facts__get_weather" in offered(scripted)
 
 
-async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_for(
+async def test_server_of_two_revisions_is_addressed_in_the_requested_one(
     facts: McpProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Only in the older one can a tool ask while it runs.
@@ -72,7 +72,7 @@ async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_f
 
 
 @pytest.mark.parametrize("wrong", [{"revision": "2025-06-18"}, {"revision": 5}, {"transport": "ws"}])
-def test_a_revision_or_transport_that_does_not_exist_is_refused_when_it_is_named(wrong: dict[str, Any]) -> None:
+def test_unknown_revision_or_transport_is_refused_when_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         mcp("https://example.com/mcp", **wrong)
 
@@ -92,7 +92,7 @@ async def test_a_server_that_was_started_anew_is_reached_again(facts: McpProcess
     assert "out of order" in result.calls[2].result  # the server's own words: it was called, although it is `once`
 
 
-async def test_a_server_that_wants_other_headers_is_unavailable_and_the_run_goes_on(facts: McpProcess) -> None:
+async def test_server_wanting_other_headers_is_unavailable(facts: McpProcess) -> None:
     scripted = model(calls("facts__unavailable"))
     agent = Agent(scripted, tools=[mcp(facts.url, name="facts", headers={"X-Team": "blue-secret-team"})])
     errors: list[McpError] = []
@@ -103,7 +103,7 @@ async def test_a_server_that_wants_other_headers_is_unavailable_and_the_run_goes
     assert result.status == "succeeded" and "401" in result.calls[0].result
 
 
-async def test_runs_at_the_same_time_share_one_opening_and_a_cancelled_one_takes_nothing_away() -> None:
+async def test_simultaneous_runs_share_an_opening_despite_cancellation() -> None:
     listed, asked, go = 0, asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
@@ -173,7 +173,7 @@ async def test_a_server_of_the_older_transport_is_spoken_to() -> None:
     assert result.calls[0].result == "seen"
 
 
-async def test_a_durable_run_has_the_tools_again_in_the_next_process(tmp_path: Path) -> None:
+async def test_durable_run_has_tools_again_in_next_process(tmp_path: Path) -> None:
     small = Small(tmp_path)
     for turn in ("one", "two"):
         agent = Agent(model(calls("small__look", what=turn)), name="finder", tools=[small.tools])

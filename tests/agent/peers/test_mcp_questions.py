@@ -19,8 +19,7 @@ from weftline.events import ChildEnded
 from weftline.kernel.bodies import decode_created
 from weftline.plan import decode_plan, limits_of
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.mcp.asking import Caller, Question, caller_of
-from weftline.tools.mcp.forms import Form
+from weftline.tools.mcp.asking import Caller, Form, Question, caller_of
 from weftline.workspace import workspaces
 
 from .small import Small, model, offered
@@ -39,7 +38,7 @@ async def asked(engine: Engine, run: Run[Any], count: int = 1) -> list[Await]:
 
 
 @pytest.mark.requirement("loop.mcp.tools")
-async def test_a_question_of_a_server_is_an_await_and_its_answer_goes_to_the_server(tmp_path: Path) -> None:
+async def test_server_question_is_an_await_and_gets_its_answer(tmp_path: Path) -> None:
     scripted = model(calls("small__ask", what=""))
     agent = Agent(scripted, tools=[Small(tmp_path).tools])
     async with Engine() as engine:
@@ -86,7 +85,7 @@ DEFAULTS = (
 
 
 @pytest.mark.parametrize(("said", "sent"), [({}, 30), ("name:\nage: 41", 41), ({"age": None}, 30)])
-async def test_what_a_person_leaves_out_has_its_default(tmp_path: Path, said: Any, sent: int) -> None:
+async def test_omitted_edit_values_have_their_defaults(tmp_path: Path, said: Any, sent: int) -> None:
     agent = Agent(model(calls("small__ask", what="")), tools=[Small(tmp_path, env={"FORM": DEFAULTS}).tools])
     async with Engine() as engine:
         run = await engine.start(agent, "Go.")
@@ -101,7 +100,7 @@ def forty_one(question: Question) -> dict[str, Any]:
     return {"age": 41}
 
 
-async def test_what_a_function_leaves_out_has_its_default(tmp_path: Path) -> None:
+async def test_omitted_parameter_has_its_default(tmp_path: Path) -> None:
     small = Small(tmp_path, env={"FORM": DEFAULTS}, on_elicit=forty_one)
     result = await Agent(model(calls("small__ask", what="")), tools=[small.tools]).run("Go.")
     assert json.loads(result.calls[-1].result)["content"] == {"name": "Ann", "age": 41}
@@ -118,7 +117,7 @@ async def test_one_choice_is_a_choice(tmp_path: Path) -> None:
     assert '"content": {"sure": false}' in result.calls[-1].result
 
 
-async def test_where_nobody_can_be_asked_the_server_is_told_so_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_server_learns_that_nobody_can_be_asked(tmp_path: Path) -> None:
     result = await Agent(model(calls("small__ask", what="")), tools=[Small(tmp_path).tools]).run("Go.")
     assert result.status == "succeeded" and '"action": "decline"' in result.calls[-1].result
 
@@ -130,7 +129,7 @@ async def test_a_model_cannot_call_what_puts_questions_to_people(tmp_path: Path)
     assert result.calls[0].how == "unknown"
 
 
-async def test_a_call_that_may_be_repeated_waits_in_the_store_and_asks_the_same_again(tmp_path: Path) -> None:
+async def test_repeatable_call_waits_in_the_store_and_asks_the_same(tmp_path: Path) -> None:
     small = Small(tmp_path)
 
     def agent(*turns: Any) -> Agent[Any, str]:
@@ -150,7 +149,7 @@ async def test_a_call_that_may_be_repeated_waits_in_the_store_and_asks_the_same_
     assert small.calls == ["wonder x", "wonder x"]
 
 
-async def test_a_call_that_must_not_be_repeated_is_not_cut_off_while_somebody_is_asked(tmp_path: Path) -> None:
+async def test_call_that_must_not_repeat_is_not_interrupted_by_questions(tmp_path: Path) -> None:
     small = Small(tmp_path)
     agent = Agent(model(calls("small__ask", what="x")), tools=[small.tools], name="asker")
     async with Engine(tmp_path / "db", agents=[agent]) as engine:
@@ -162,7 +161,7 @@ async def test_a_call_that_must_not_be_repeated_is_not_cut_off_while_somebody_is
 
 
 @pytest.mark.parametrize("name", ["ask", "wonder"])
-async def test_whoever_thinks_about_an_answer_does_not_use_up_the_runs_time(tmp_path: Path, name: str) -> None:
+async def test_whoever_thinks_about_answer_does_not_use_up_runs_time(tmp_path: Path, name: str) -> None:
     agent = Agent(model(calls(f"small__{name}", what="x")), tools=[Small(tmp_path).tools])
     async with Engine() as engine:
         run = await engine.start(agent, "Go.")
@@ -174,7 +173,7 @@ async def test_whoever_thinks_about_an_answer_does_not_use_up_the_runs_time(tmp_
         assert (await run.result()).calls[-1].how == "returned"
 
 
-async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run_is_about(tmp_path: Path) -> None:
+async def test_question_during_several_runs_is_put_to_nobody(tmp_path: Path) -> None:
     agent = Agent(model(calls("small__ask", what="1")), tools=[Small(tmp_path).tools])
     async with Engine() as engine:
         run = await engine.start(agent, "One.")
@@ -189,7 +188,7 @@ async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run
     assert "Who are you?" not in result.calls[-1].result
 
 
-async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Path) -> None:
+async def test_runs_of_two_workspaces_with_same_id_are_two_runs(tmp_path: Path) -> None:
     agent = Agent(model(calls("small__ask", what="1")), tools=[Small(tmp_path).tools], name="asker")
     async with Engine(tmp_path / "db", agents=[agent]) as engine:
         run = await engine.start(agent, "One.", run_id="same")
@@ -213,7 +212,7 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
     assert '"name": "Ann"' in result.calls[-1].result
 
 
-async def test_a_question_that_may_be_that_of_a_call_that_was_cut_off_is_put_to_nobody(tmp_path: Path) -> None:
+async def test_question_of_an_interrupted_call_reaches_nobody(tmp_path: Path) -> None:
     agent = Agent(model(calls("small__ask", what="1")), tools=[Small(tmp_path).tools])
     async with Engine() as engine:
         run = await engine.start(agent, "One.")
@@ -224,7 +223,7 @@ async def test_a_question_that_may_be_that_of_a_call_that_was_cut_off_is_put_to_
     assert "perhaps for another run" in other.calls[-1].result
 
 
-def test_whose_question_it_is_is_clear_while_all_calls_are_of_one_run() -> None:
+def test_question_owner_is_clear_while_one_run_calls() -> None:
     one, again, other = (Caller(run, print) for run in ("run_1", "run_1", "run_2"))
     assert caller_of([one, again]) is one and caller_of([one], {"run_1"}) is one
     assert caller_of([one, other]) is None and caller_of([other], {"run_1"}) is None and caller_of([]) is None
@@ -254,7 +253,7 @@ async def test_servers_of_the_newest_revision_ask_too() -> None:
     assert result.calls[-1].result == "paid, accept"
 
 
-async def test_a_request_for_a_model_is_a_run_below_with_the_runs_own_model(tmp_path: Path) -> None:
+async def test_request_for_model_is_run_below_with_runs_own_model(tmp_path: Path) -> None:
     scripted = model(calls("small__think", what=""), "Because.")
     agent = Agent(scripted, instructions="Keep this to yourself.", tools=[Small(tmp_path, on_sample="model").tools])
     async with Engine() as engine:
@@ -301,6 +300,6 @@ def test_words_that_say_nothing_are_refused() -> None:
 
 
 @pytest.mark.parametrize("said", ["[" * 100_000, f"[{'1e300,' * 6_000}1]", f"[{'[],' * 200_000}1]"])
-def test_an_answer_that_costs_too_much_to_read_is_a_text(said: str) -> None:
+def test_answer_that_costs_too_much_to_read_is_text(said: str) -> None:
     for kind in ("string", "number"):
         assert Form("?", {"properties": {"one": {"type": kind}}}).values(said) == {"one": said}

@@ -44,7 +44,7 @@ async def gone(pid: int) -> None:
 
 
 @pytest.mark.requirement("loop.mcp.tools")
-async def test_a_server_is_started_once_and_its_tools_are_called_by_their_own_names(tmp_path: Path) -> None:
+async def test_server_is_started_once_for_its_named_tools(tmp_path: Path) -> None:
     small = Small(tmp_path)
     scripted = model(calls("small__look", what="here"), calls("small__picture", what="x"))
     agent = Agent(scripted, tools=[small.tools])
@@ -80,7 +80,7 @@ async def test_servers_are_connected_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("loop.mcp.tools")
-async def test_names_are_the_same_whatever_the_order_of_a_listing_and_never_clash(tmp_path: Path) -> None:
+async def test_names_are_same_whatever_order_of_listing_and_never_clash(tmp_path: Path) -> None:
     seen: list[list[str]] = []
     for order in ("b_c get-x get_x look", "look get_x b_c get-x"):
         first = Small(tmp_path, "a", env={"TOOLS": order})
@@ -109,7 +109,7 @@ def test_a_tool_may_have_the_name_of_a_server() -> None:
     Agent("openai:gpt-5", tools=[mcp("a", name="weather"), weather])
 
 
-def test_a_tool_that_could_have_the_name_of_a_servers_is_refused() -> None:
+def test_tool_that_could_have_name_of_servers_is_refused() -> None:
     @tool(name="x__look")
     def mine(what: str) -> str:
         """Looks."""
@@ -143,7 +143,7 @@ def test_a_server_has_a_name_that_says_what_it_is(server: Any, name: str) -> Non
     assert mcp(server).name == name
 
 
-async def test_a_server_that_died_between_two_calls_is_started_again_and_nothing_is_in_doubt(tmp_path: Path) -> None:
+async def test_server_that_died_between_calls_is_restarted_without_doubt(tmp_path: Path) -> None:
     small = Small(tmp_path)
 
     @tool
@@ -163,9 +163,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again_and_nothing
 
 @pytest.mark.requirement("run.effect.key")
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("put", 2), ("once", 1)])
-async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_harm(
-    tmp_path: Path, name: str, times: int
-) -> None:
+async def test_call_that_killed_its_server_repeats_only_if_harmless(tmp_path: Path, name: str, times: int) -> None:
     small = Small(tmp_path, env={"DIE_AT": name})
     scripted = model(calls(f"small__{name}", what="it"), calls("small__look", what="after"))
     agent = Agent(scripted, tools=[small.tools], limits=Limits(loop_soft=0))
@@ -180,7 +178,7 @@ async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_h
     assert len(set(small.keys[:times])) == 1 and small.keys[-1] != small.keys[0] and "None" not in small.keys
 
 
-async def test_what_the_server_was_given_in_secret_is_not_shown_to_the_model(tmp_path: Path) -> None:
+async def test_server_secrets_are_hidden_from_the_model(tmp_path: Path) -> None:
     small = Small(tmp_path, env={"API_TOKEN": "tok-12345678"})
     scripted = model(calls("small__secret", what=""))
     async with Engine() as engine:
@@ -188,7 +186,7 @@ async def test_what_the_server_was_given_in_secret_is_not_shown_to_the_model(tmp
     assert result.calls[0].result == "the token is [redacted]"
 
 
-async def test_a_server_gets_nothing_of_the_environment_but_what_it_is_given(
+async def test_server_gets_nothing_of_environment_but_what_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "of-the-program")
@@ -198,7 +196,7 @@ async def test_a_server_gets_nothing_of_the_environment_but_what_it_is_given(
     assert result.calls[0].result == "the token is None"
 
 
-async def test_questions_are_declined_with_a_note_if_one_says_so_and_no_model_is_offered(tmp_path: Path) -> None:
+async def test_questions_are_declined_with_a_note(tmp_path: Path) -> None:
     small = Small(tmp_path, on_elicit="decline")
     scripted = model(calls("small__ask", what=""), calls("small__think", what=""))
     async with Engine() as engine:
@@ -208,7 +206,7 @@ async def test_questions_are_declined_with_a_note_if_one_says_so_and_no_model_is
     assert "Sampling not supported" in thought
 
 
-async def test_questions_and_requests_for_a_model_are_answered_by_those_who_were_given_for_it(tmp_path: Path) -> None:
+async def test_questions_and_samples_go_to_those_given_for_them(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def on_elicit(question: Question) -> dict[str, Any]:
@@ -230,7 +228,7 @@ async def test_questions_and_requests_for_a_model_are_answered_by_those_who_were
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
-async def test_what_those_who_answer_raise_declines_the_question(tmp_path: Path, error: type[BaseException]) -> None:
+async def test_exception_of_an_answerer_declines_the_question(tmp_path: Path, error: type[BaseException]) -> None:
     def raises(asked: Any) -> Any:
         raise error("broken")
 
@@ -258,7 +256,7 @@ def test_a_server_works_without_an_event_loop_in_sight(tmp_path: Path) -> None:
     assert agent.run_sync("Go.").calls[0].result == "look: here"
 
 
-async def test_a_server_that_talks_before_it_is_asked_is_understood_all_the_same(tmp_path: Path) -> None:
+async def test_server_that_speaks_first_is_understood(tmp_path: Path) -> None:
     small = Small(tmp_path, env={"BANNER": "Listening on stdio! \\ud83d {"})
     async with Engine() as engine:
         result = await Agent(model(calls("small__look", what="x")), tools=[small.tools]).run("Go.", engine=engine)
@@ -266,9 +264,7 @@ async def test_a_server_that_talks_before_it_is_asked_is_understood_all_the_same
 
 
 @pytest.mark.parametrize("program", ["import sys; sys.exit(3)", "import time; time.sleep(600)"])
-async def test_a_program_that_is_no_server_does_not_fail_the_run_and_is_not_left_behind(
-    tmp_path: Path, program: str
-) -> None:
+async def test_program_that_is_no_server_does_not_fail_the_run(tmp_path: Path, program: str) -> None:
     await asyncio.to_thread(
         (tmp_path / "program.py").write_text, f"import os\nopen('pid', 'w').write(str(os.getpid()))\n{program}"
     )
@@ -291,7 +287,7 @@ names = st.lists(st.text(st.sampled_from("ab_-É/"), min_size=1, max_size=70), m
 
 
 @given(st.dictionaries(st.sampled_from(["a", "a_b", "b", "a_a_a", "a" * 32]), names, max_size=3))
-def test_no_two_tools_of_any_servers_have_one_name_and_the_order_of_listings_does_not_matter(
+def test_tools_of_different_servers_have_distinct_names(
     servers: dict[str, list[str]],
 ) -> None:
     def named(server: str, listed: list[str]) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Traces:
 
 @pytest.mark.requirement("run.trace.context")
 @pytest.mark.parametrize("begun", ["by itself", "with a traceparent", "in a span"])
-async def test_calls_carry_their_own_span_in_the_trace_of_whoever_began_the_run(begun: str) -> None:
+async def test_calls_carry_their_span_in_the_callers_trace(begun: str) -> None:
     traces = Traces()
     async with asyncio.timeout(PATIENCE_S), world() as here, Engine() as engine:
         trace(here.agent, tracer_provider=traces.provider)
@@ -134,7 +134,7 @@ async def test_calls_carry_their_own_span_in_the_trace_of_whoever_began_the_run(
 
 
 @pytest.mark.requirement("run.trace.context")
-async def test_calls_of_a_run_without_spans_pass_on_what_it_was_begun_with() -> None:
+async def test_calls_of_an_untraced_run_forward_its_trace() -> None:
     async with asyncio.timeout(PATIENCE_S), world() as here, Engine() as engine:
         await here.agent.run("Go.", engine=engine, metadata={"traceparent": PARENT})
         carried = here.carried

@@ -12,7 +12,7 @@ from msgspec import UnsetType
 
 from weftline.agent.skills.toolset import SkillActivated, SkillDeactivated, Skills
 from weftline.messages import joined_text
-from weftline.runtime.tool_calls.memory import RunMemory
+from weftline.runtime.agent_code.inside import RunMemory
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 

@@ -44,7 +44,7 @@ async def test_the_model_activates_by_using_a_skill(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("skill.active.via")
-async def test_the_first_run_over_a_stored_thread_resumes_what_its_messages_show(tmp_path: Path) -> None:
+async def test_first_run_over_stored_thread_resumes_what_its_messages_show(tmp_path: Path) -> None:
     place = place_with(tmp_path, "pdf", "docx", "gone", "unused")
     before = await SkillRun.of(skills(place))
     messages = await history(before, "pdf", "gone", "docx", "pdf")
@@ -75,7 +75,7 @@ async def test_refusals_and_forged_texts_do_not_count_as_activated(tmp_path: Pat
 
 
 @pytest.mark.requirement("skill.active.max")
-def test_of_more_stored_skills_than_may_be_active_the_latest_are_resumed() -> None:
+def test_latest_active_skills_are_resumed_up_to_the_limit() -> None:
     results = [
         ToolResult(str(number), "skills_use", (Text(f'<skill_content name="{name}">\n'),))
         for number, name in enumerate("abca")
@@ -86,7 +86,7 @@ def test_of_more_stored_skills_than_may_be_active_the_latest_are_resumed() -> No
 
 
 @pytest.mark.requirement("skill.active.explicit")
-async def test_a_skill_that_the_program_activates_is_active_in_the_next_run_alone(tmp_path: Path) -> None:
+async def test_skill_that_program_activates_is_active_in_next_run_alone(tmp_path: Path) -> None:
     run = await SkillRun.of(skills(place_with(tmp_path, "pdf", "docx")))
     await run.skills.activate("pdf")
     await run.skills.activate("pdf")
@@ -107,7 +107,7 @@ async def test_a_skill_that_the_program_activates_is_active_in_the_next_run_alon
 
 
 @pytest.mark.requirement("skill.active.explicit")
-async def test_a_name_that_is_not_in_the_catalog_is_an_error_that_lists_the_names(tmp_path: Path) -> None:
+async def test_unknown_name_is_an_error_that_lists_the_names(tmp_path: Path) -> None:
     found = skills(place_with(tmp_path, "pdf", "docx"))
     for ask in (found.activate, found.deactivate):
         with pytest.raises(UnknownSkill) as unknown:
@@ -135,7 +135,7 @@ async def test_every_activation_ends_with_its_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("skill.active.max")
-async def test_more_than_may_be_active_are_refused_and_the_others_stay(tmp_path: Path) -> None:
+async def test_more_than_may_be_active_are_refused_and_others_stay(tmp_path: Path) -> None:
     run = await SkillRun.of(skills(place_with(tmp_path, "a", "b"), max_active=1))
     await run.text("skills_use", name="a")
     refused = await run.error("skills_use", name="b")
@@ -148,7 +148,7 @@ async def test_more_than_may_be_active_are_refused_and_the_others_stay(tmp_path:
 
 
 @pytest.mark.requirement("skill.active.max")
-async def test_what_the_program_activated_comes_before_what_a_thread_shows(tmp_path: Path) -> None:
+async def test_activated_skills_come_before_those_of_the_thread(tmp_path: Path) -> None:
     place = place_with(tmp_path, "a", "b")
     messages = await history(await SkillRun.of(skills(place)), "a")
     run = await SkillRun.of(skills(place, max_active=1))
@@ -157,7 +157,7 @@ async def test_what_the_program_activated_comes_before_what_a_thread_shows(tmp_p
     assert [skill.name for skill in run.skills.active(run.state)] == ["b"]
 
 
-async def test_a_run_that_goes_on_after_a_crash_keeps_its_skills_and_begins_no_second_time(tmp_path: Path) -> None:
+async def test_run_after_a_crash_keeps_its_skills(tmp_path: Path) -> None:
     place = place_with(tmp_path, "a", "b")
     run = await SkillRun.of(skills(place))
     await run.skills.begin_run(run.state)
@@ -170,7 +170,7 @@ async def test_a_run_that_goes_on_after_a_crash_keeps_its_skills_and_begins_no_s
     assert [skill.name for skill in again.skills.active(stored)] == ["a"]
 
 
-async def test_the_results_that_must_stay_whole_are_known_by_their_calls(tmp_path: Path) -> None:
+async def test_results_that_must_stay_whole_are_known_by_their_calls(tmp_path: Path) -> None:
     run = await SkillRun.of(skills(place_with(tmp_path, "a", "b")))
     messages = await history(run, "a", "a", "b")
     assert stored_contents(messages) == (("c0", "a"), ("c2", "b"))

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weftline.agent.skills.allowed import Call, ToolNames, faulty_entries, parse_entry, preapproved, refusal
-from weftline.agent.skills.command_lines import matches, simple_command
+from weftline.agent.skills.allowed import (
+    Call,
+    ToolNames,
+    faulty_entries,
+    matches,
+    parse_entry,
+    preapproved,
+    refusal,
+    simple_command,
+)
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.toolset import skills
 
@@ -43,7 +51,7 @@ def runs(pattern: str, command: str) -> bool:
 
 
 @pytest.mark.requirement("skill.allowed_tools.restrict")
-def test_only_the_union_of_declared_lists_and_the_skills_tools_may_be_called() -> None:
+def test_only_declared_lists_and_skills_tools_may_be_called() -> None:
     active = [skill("pay", name="a"), skill("edit", name="b"), skill(declares=False, name="c")]
     for tool in ("pay", "edit", "skills_use", "skills_read", "skills_run_script"):
         assert refusal(Call(tool, {}), active=active, names=TOOLS) == ""
@@ -56,7 +64,7 @@ def test_only_the_union_of_declared_lists_and_the_skills_tools_may_be_called() -
 
 
 @pytest.mark.requirement("skill.allowed_tools.restrict")
-def test_without_a_declared_list_nothing_is_restricted_and_an_empty_one_leaves_nothing() -> None:
+def test_missing_list_restricts_nothing_and_empty_leaves_nothing() -> None:
     for active in ([], [skill(declares=False)]):
         assert refusal(Call("shell", {"command": "ls"}), active=active, names=TOOLS) == ""
     assert "allows no tools" in refusal(Call("shell", {"command": "ls"}), active=[skill()], names=TOOLS)
@@ -93,7 +101,7 @@ def test_a_skill_that_is_not_trusted_approves_nothing_in_advance() -> None:
 
 
 @pytest.mark.requirement("skill.allowed_tools.names")
-def test_entries_name_tools_by_their_own_name_by_alias_or_as_public_skills_do() -> None:
+def test_allow_list_entries_name_tools_by_name_or_alias() -> None:
     assert allows(["pay"], "pay") and allows(["Pay"], "pay")
     assert allows(["Bash"], "shell", command="a; b") and allows(["Run"], "shell", command="a; b")
     assert allows(["Edit"], "edit")
@@ -102,7 +110,7 @@ def test_entries_name_tools_by_their_own_name_by_alias_or_as_public_skills_do() 
 
 
 @pytest.mark.requirement("skill.allowed_tools.names")
-async def test_an_entry_that_matches_no_tool_is_ignored_with_a_diagnostic(tmp_path: Path) -> None:
+async def test_entry_that_matches_no_tool_is_ignored_with_diagnostic(tmp_path: Path) -> None:
     one = skill("Ghost", "Bash(git", "pay(x)", "Write", "pay", "Bash(git:*)")
     assert len(faulty_entries(one, names=TOOLS)) == 4
     assert not allows(["Ghost"], "Ghost") and not allows(["Write"], "write_file") and not allows(["pay(x)"], "pay")
@@ -192,7 +200,7 @@ def test_commands_that_do_more_or_other_things_do_not_fit(command: str) -> None:
 
 
 @pytest.mark.requirement("skill.allowed_tools.patterns")
-def test_a_pattern_is_about_the_command_line_and_about_nothing_hidden_beside_it() -> None:
+def test_pattern_covers_the_command_line_and_nothing_hidden() -> None:
     assert allows(["Bash(git:*)"], "shell", command="git status", timeout_s=5, description="x", env=None)
     for args in ({}, {"command": 3}, {"command": ["git"]}, {"command": "git", "env": {"PATH": "."}}, {"cmd": "git"}):
         assert not allows(["Bash(git:*)"], "shell", **args)
@@ -213,7 +221,7 @@ LINES = st.lists(PIECES, max_size=8).map("".join)
 
 
 @given(st.lists(LINES, min_size=8, max_size=8))
-def test_what_fits_a_harmless_pattern_runs_nothing_else(tails: list[str]) -> None:
+def test_harmless_pattern_permits_nothing_else(tails: list[str]) -> None:
     """A real shell with an empty PATH in which `:` is the one command that fits; anything else would be noticed."""
     fitting = [line for line in (f": {tail}" for tail in tails) if runs("::*", line)]
     for line in fitting:
@@ -226,7 +234,7 @@ def test_what_fits_a_harmless_pattern_runs_nothing_else(tails: list[str]) -> Non
 
 @given(st.text(max_size=60))
 @example("a'b'c")
-def test_a_simple_command_has_nothing_that_a_shell_could_act_on(line: str) -> None:
+def test_simple_command_has_nothing_that_shell_could_act_on(line: str) -> None:
     command = simple_command(line)
     if command is None:
         return

@@ -53,7 +53,7 @@ def content(root: Path, path: str) -> str:
         "to-dir/b/../file",
     ],
 )
-def test_what_is_inside_is_read(root: Path, path: str) -> None:
+def test_file_inside_is_read(root: Path, path: str) -> None:
     assert content(root, path) == "inside"
     with open_inside(root, path) as opened:
         assert opened.path == "a/file"
@@ -85,14 +85,14 @@ def test_what_is_inside_is_read(root: Path, path: str) -> None:
         "./" * 300 + "a/file",
     ],
 )
-def test_what_leads_out_or_is_not_a_file_is_refused(root: Path, path: str) -> None:
+def test_escaping_path_or_special_file_is_refused(root: Path, path: str) -> None:
     with pytest.raises((Refused, FileNotFoundError)) as refused:
         content(root, path)
     assert path.startswith("x/") or isinstance(refused.value, Refused)
 
 
 @pytest.mark.parametrize("path", ["nothing", "a/file/x", "a/file/..", "a/nothing/../file", "~", "A/FILE"])
-def test_what_is_not_there_is_missing(root: Path, path: str) -> None:
+def test_missing_file_is_reported_as_missing(root: Path, path: str) -> None:
     with pytest.raises(FileNotFoundError):
         content(root, path)
 
@@ -123,9 +123,7 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
 @pytest.mark.requirement("skill.files.read")
 @pytest.mark.parametrize("step", ["swap", "file"])
 @pytest.mark.parametrize("absolute", [True, False])
-def test_a_link_swapped_in_between_look_and_open_does_not_lead_out(
-    root: Path, monkeypatch: pytest.MonkeyPatch, step: str, absolute: bool
-) -> None:
+def test_swapped_link_does_not_lead_out(root: Path, monkeypatch: pytest.MonkeyPatch, step: str, absolute: bool) -> None:
     inside, evil = root / "swap", root.parent / "evil"
     for place, text in ((inside, "inside"), (evil, "secret")):
         place.mkdir()
@@ -161,7 +159,7 @@ def test_no_path_reads_what_the_system_finds_outside(root: Path, steps: list[str
     assert text == "inside" and real == str(root / "a/file")
 
 
-def test_how_much_is_left_is_said(root: Path) -> None:
+def test_fetch_says_how_much_is_left(root: Path) -> None:
     (root / "big").write_bytes(b"x" * 1000)
     assert read_inside(root, "big", max_bytes=1000) == (b"x" * 1000, 0)
     assert read_inside(root, "big", max_bytes=10) == (b"x" * 10, 990)

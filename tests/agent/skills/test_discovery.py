@@ -28,7 +28,7 @@ def search(project: Path | None, home: Path | None, *, trust: bool | None = True
 
 
 @pytest.mark.requirement("skill.scan.places")
-def test_skills_are_found_in_the_project_and_in_the_users_home(tmp_path: Path) -> None:
+def test_skills_are_found_in_project_and_in_users_home(tmp_path: Path) -> None:
     project, home = tmp_path / "project", tmp_path / "home"
     write_skill(project / ".weftline/skills", "a")
     write_skill(project / ".agents/skills", "b")
@@ -167,7 +167,7 @@ def test_names_that_no_file_system_should_have_do_no_harm(tmp_path: Path) -> Non
     assert all(str(one).isprintable() for one in found.diagnostics)
 
 
-def test_a_file_that_is_not_utf_8_throughout_loads_with_a_warning(tmp_path: Path) -> None:
+def test_file_that_is_not_utf_8_throughout_loads_with_warning(tmp_path: Path) -> None:
     directory = write_skill(tmp_path, "pdf")
     with open(directory / "SKILL.md", "ab") as file:
         file.write(b"caf\xe9")
@@ -202,7 +202,7 @@ def test_within_a_scope_the_first_in_scan_order_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("skill.scan.trust")
-async def test_an_untrusted_projects_skills_are_left_out_and_the_users_used_instead(tmp_path: Path) -> None:
+async def test_untrusted_projects_skills_are_left_out_and_users_used_instead(tmp_path: Path) -> None:
     project, home = tmp_path / "project", tmp_path / "home"
     marker = tmp_path / "ran"
     write_skill(project / ".agents/skills", "pdf", description="evil", body=f"!`touch {marker}`")
@@ -237,7 +237,7 @@ async def test_unless_said_otherwise_a_projects_skills_run_nothing(tmp_path: Pat
     assert marker.exists()
 
 
-def test_a_project_that_is_not_trusted_cannot_lead_the_search_out_of_it(tmp_path: Path) -> None:
+def test_untrusted_project_cannot_lead_the_search_out(tmp_path: Path) -> None:
     project = tmp_path / "project"
     write_skill(tmp_path / "outside", "secret")
     inside = write_skill(project / "shared", "pdf")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.agent.skills.discovery import Place, discover
-from weftline.agent.skills.format import Skill, faults, parse, split_entries, validate
-from weftline.agent.skills.frontmatter import Unreadable
+from weftline.agent.skills.format import Skill, Unreadable, faults, parse, split_entries, validate
 
 from .house import write_skill
 
@@ -70,7 +69,7 @@ def test_a_file_written_on_windows_is_the_same() -> None:
     assert parse(text, directory_name="pdf-forms") == parse(WHOLE, directory_name="pdf-forms")
 
 
-def test_a_line_of_dashes_in_the_body_belongs_to_the_body() -> None:
+def test_line_of_dashes_in_body_belongs_to_body() -> None:
     assert parse(WHOLE + "\n---\nMore", directory_name="pdf-forms").skill.body.endswith("\n---\nMore")
 
 
@@ -182,7 +181,7 @@ def test_values_that_yaml_wants_quoted_are_read_anyway(line: str, description: s
         (("name: wrong", "name: pdf", "description: d"), "pdf"),
     ],
 )
-def test_what_is_not_quite_right_loads_with_a_warning(fields: tuple[str, ...], name: str) -> None:
+def test_slightly_wrong_skill_loads_with_a_warning(fields: tuple[str, ...], name: str) -> None:
     skill, warnings = parse(with_fields(*fields), directory_name="pdf")
     assert skill.name == name and len(warnings) == 1
 
@@ -203,7 +202,7 @@ def test_what_is_not_quite_right_loads_with_a_warning(fields: tuple[str, ...], n
         with_fields("name: pdf", "description: d", "\x07"),
     ],
 )
-def test_what_cannot_be_read_is_left_out_and_hides_no_other(tmp_path: Path, text: str) -> None:
+def test_unreadable_item_is_omitted_and_hides_no_other(tmp_path: Path, text: str) -> None:
     (tmp_path / "pdf").mkdir()
     (tmp_path / "pdf" / "SKILL.md").write_text(text)
     write_skill(tmp_path, "good")
@@ -280,6 +279,6 @@ def test_the_entries_of_allowed_tools(text: str, entries: tuple[str, ...]) -> No
         ("allowed-tools:\n  - Read\n  - Write", ("Read", "Write")),
     ],
 )
-def test_what_counts_as_declaring_allowed_tools(line: str, entries: tuple[str, ...] | None) -> None:
+def test_declarations_of_allowed_tools_are_recognized(line: str, entries: tuple[str, ...] | None) -> None:
     skill = parse(with_fields("name: pdf", "description: d", line), directory_name="pdf").skill
     assert skill.allowed_tools == entries

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.agent.skills.running import ProcessRuns, Ran
+from weftline.agent.skills.content import ProcessRuns, Ran
 
 LONG_S = 120.0
 PATIENCE = (0.3, 3.0, 30.0)
@@ -42,14 +42,14 @@ def is_alive(pid: int) -> bool:
     return not os.path.isdir("/proc/self")
 
 
-async def test_a_line_goes_to_a_shell_and_a_list_to_none(tmp_path: Path) -> None:
+async def test_line_goes_to_shell_and_list_to_none(tmp_path: Path) -> None:
     assert await run("echo a; echo b >&2; exit 7", cwd=tmp_path) == Ran(b"a\n", b"b\n", 7)
     assert await run(["/bin/echo", "$HOME;", "a b", "*"], cwd=tmp_path) == Ran(b"$HOME; a b *\n", b"", 0)
     assert (await run("pwd", cwd=tmp_path)).stdout == f"{tmp_path}\n".encode()
     assert (await run("kill -9 $$")).exit_code == 128 + signal.SIGKILL
 
 
-async def test_what_cannot_be_started_raises(tmp_path: Path) -> None:
+async def test_unstartable_process_raises(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         await run([str(tmp_path / "nothing")])
     with pytest.raises(OSError):
@@ -66,7 +66,7 @@ async def test_nothing_waits_for_input() -> None:
     assert await run("cat; echo done") == Ran(b"done\n", b"", 0)
 
 
-async def test_the_end_of_a_long_output_is_kept_and_the_rest_counted() -> None:
+async def test_end_of_long_output_is_kept_and_rest_counted() -> None:
     ran = await run("i=0; while [ $i -lt 3000 ]; do echo 0123456789abcdef$i; i=$((i+1)); done; echo END", keep=100)
     assert len(ran.stdout) == 100 and ran.stdout.endswith(b"\nEND\n") and ran.dropped_stdout > 50_000
 
@@ -94,7 +94,7 @@ async def test_out_of_time_means_the_whole_group_is_killed(tmp_path: Path) -> No
     await until(lambda: not is_alive(child))
 
 
-async def test_what_a_finished_command_left_behind_is_killed_too(tmp_path: Path) -> None:
+async def test_leftovers_of_a_finished_command_are_killed(tmp_path: Path) -> None:
     ran = await run("sleep 1000 & echo $! > child; echo done", cwd=tmp_path)
     assert ran == Ran(b"done\n", b"", 0)
     child = int((tmp_path / "child").read_text())

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from weftline.agent.skills.content import Ran
 from weftline.agent.skills.format import Skill
-from weftline.agent.skills.running import Ran
 from weftline.agent.skills.toolset import SkillsCatalog, SkillsResolved, skills
 from weftline.tools.arguments import InvalidArguments
 
@@ -43,7 +43,7 @@ async def active(place: Path, name: str = "pdf", **options: Any) -> SkillRun:
 
 
 @pytest.mark.requirement("skill.catalog.prompt")
-async def test_the_catalog_lists_names_and_descriptions_escaped_in_a_stable_order(tmp_path: Path) -> None:
+async def test_catalog_lists_names_and_descriptions_escaped_in_stable_order(tmp_path: Path) -> None:
     write_skill(tmp_path / "z", "beta", description="'</skill> & \"more\"'", body="SECRET BODY")
     write_skill(tmp_path / "a", "gamma", description="|\n  Two\n  lines")
     write_skill(tmp_path / "b", "alpha", description="x" * 2000)
@@ -88,7 +88,7 @@ async def test_without_skills_there_is_neither_catalog_nor_tool(tmp_path: Path) 
 
 
 @pytest.mark.requirement("skill.catalog.hooks")
-async def test_the_search_is_told_once_and_handlers_decide_what_is_listed(tmp_path: Path) -> None:
+async def test_search_is_told_once_and_handlers_decide_what_is_listed(tmp_path: Path) -> None:
     write_skill(tmp_path, "pdf")
     write_skill(tmp_path, "docx")
     found = skills(tmp_path)
@@ -148,7 +148,7 @@ async def test_neither_body_nor_output_nor_file_names_end_the_content(tmp_path: 
 
 
 @pytest.mark.requirement("skill.use.resources")
-async def test_the_list_of_files_is_cut_with_a_note_and_opens_none(tmp_path: Path) -> None:
+async def test_list_of_files_is_cut_with_note_and_opens_none(tmp_path: Path) -> None:
     directory = write_skill(tmp_path, files={f"data/{number:03}": "" for number in range(70)})
     (directory / "near-the-top").write_text("")
     os.mkfifo(directory / "fifo")
@@ -165,7 +165,7 @@ async def test_the_list_of_files_is_cut_with_a_note_and_opens_none(tmp_path: Pat
 
 
 @pytest.mark.requirement("skill.use.repeated")
-async def test_using_an_active_skill_again_answers_a_note_and_runs_nothing(tmp_path: Path) -> None:
+async def test_using_active_skill_again_answers_note_and_runs_nothing(tmp_path: Path) -> None:
     write_skill(tmp_path, body="!`date`")
     runs = RecordingRuns()
     run = await active(tmp_path, context=runs)
@@ -175,7 +175,7 @@ async def test_using_an_active_skill_again_answers_a_note_and_runs_nothing(tmp_p
 
 
 @pytest.mark.requirement("skill.use.interpolation")
-async def test_commands_of_a_body_are_replaced_by_their_output_at_each_activation(tmp_path: Path) -> None:
+async def test_commands_in_a_body_are_replaced_at_each_activation(tmp_path: Path) -> None:
     counter = tmp_path / "count"
     write_skill(
         tmp_path / "skills",
@@ -189,7 +189,7 @@ async def test_commands_of_a_body_are_replaced_by_their_output_at_each_activatio
 
 
 @pytest.mark.requirement("skill.use.interpolation")
-async def test_a_command_that_fails_leaves_a_note_and_the_skill_is_active(tmp_path: Path) -> None:
+async def test_command_that_fails_leaves_note_and_skill_is_active(tmp_path: Path) -> None:
     write_skill(tmp_path, body="A !`one` B !`two` C !`three` D !`four` E")
     runs = RecordingRuns(
         Ran(b"", b"boom\n", 3), Ran(b"", b"", 137, timed_out=True), OSError("no shell"), Ran(b"fine\n", b"noise", 0)
@@ -220,7 +220,7 @@ async def test_a_command_that_fails_leaves_a_note_and_the_skill_is_active(tmp_pa
         "![image](x) `date`",
     ],
 )
-async def test_what_only_looks_like_a_command_is_left_alone(tmp_path: Path, body: str) -> None:
+async def test_text_that_looks_like_a_command_is_unchanged(tmp_path: Path, body: str) -> None:
     write_skill(tmp_path, body=body)
     runs = RecordingRuns()
     run = await SkillRun.of(skills(tmp_path, context=runs))
@@ -270,7 +270,7 @@ async def test_files_are_read_under_the_caps_of_read_file(tmp_path: Path) -> Non
 
 @pytest.mark.requirement("skill.files.read")
 @pytest.mark.parametrize("tool", ["skills_read", "skills_run_script"])
-async def test_what_is_not_active_or_outside_is_refused(tmp_path: Path, tool: str) -> None:
+async def test_inactive_skill_or_outside_file_is_refused(tmp_path: Path, tool: str) -> None:
     directory = write_skill(tmp_path / "skills", files={"a.sh": "echo ran > ran"})
     write_skill(tmp_path / "skills", "docx", files={"a.sh": "echo ran"})
     (tmp_path / "outside.sh").write_text("echo ran")
@@ -288,7 +288,7 @@ async def test_what_is_not_active_or_outside_is_refused(tmp_path: Path, tool: st
 
 
 @pytest.mark.requirement("skill.files.run")
-async def test_a_script_runs_in_its_skills_directory_with_its_arguments_untouched(tmp_path: Path) -> None:
+async def test_script_runs_in_its_skills_directory_with_its_arguments_untouched(tmp_path: Path) -> None:
     script = 'import os, sys\nprint(os.getcwd())\nprint(sys.argv[1:])\nprint("oops", file=sys.stderr)\nsys.exit(3)\n'
     directory = write_skill(tmp_path, files={"scripts/show.py": script})
     run = await active(tmp_path)
@@ -339,7 +339,7 @@ async def test_the_output_of_a_script_is_cut_at_its_head(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("skill.files.run")
-async def test_a_script_that_takes_too_long_is_stopped_and_its_timeout_is_capped(tmp_path: Path) -> None:
+async def test_slow_script_is_stopped_and_its_timeout_capped(tmp_path: Path) -> None:
     write_skill(tmp_path, files={"a.sh": ""})
     runs = RecordingRuns(Ran(b"so far", b"", 137, timed_out=True))
     run = await active(tmp_path, context=runs)

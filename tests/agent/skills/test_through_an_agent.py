@@ -162,7 +162,7 @@ async def test_skills_end_with_a_run_that_is_cancelled() -> None:
 
 
 @pytest.mark.requirement("skill.active.explicit", "skill.allowed_tools.restrict")
-async def test_what_a_program_activated_is_active_after_a_restart(tmp_path: Path) -> None:
+async def test_skill_activated_by_program_stays_active_after_restart(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills", "pdf", fields="allowed-tools: look", files={"notes.md": "Mind the gap."})
     reached = asyncio.Event()
 

@@ -13,7 +13,7 @@ from weftline.tools import Skill
 from .house import write_skill
 
 
-async def test_a_model_takes_up_a_skill_reads_its_file_and_runs_its_script(tmp_path: Path) -> None:
+async def test_model_activates_a_skill_reads_its_file_runs_its_script(tmp_path: Path) -> None:
     write_skill(tmp_path, body="Today: !`echo Monday`.", files={"notes.md": "Mind the gap.", "say.sh": 'echo "<$1>"'})
     model = ScriptedModel(
         [
@@ -50,7 +50,7 @@ async def test_a_skill_is_not_active_in_the_next_run() -> None:
         assert "Briefly." in str(result.calls[0].result)
 
 
-async def test_what_is_active_is_active_after_a_restart(tmp_path: Path) -> None:
+async def test_active_skill_stays_active_after_restart(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills", files={"notes.md": "Mind the gap."})
     reached = asyncio.Event()
 

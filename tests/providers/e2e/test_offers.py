@@ -103,7 +103,7 @@ async def test_a_provider_without_a_listing_runs_any_model(
     assert status == "succeeded" and catalog.entries() == []
 
 
-async def test_a_provider_with_a_listing_is_in_the_catalog_with_its_capabilities() -> None:
+async def test_provider_with_listing_is_in_catalog_with_its_capabilities() -> None:
     catalog = Catalog()
     catalog.add(Plain())
     (entry,) = catalog.entries()
@@ -111,7 +111,7 @@ async def test_a_provider_with_a_listing_is_in_the_catalog_with_its_capabilities
     await catalog.aclose()
 
 
-async def test_an_error_of_an_answer_in_one_piece_ends_the_run_with_its_class(
+async def test_error_of_an_unstreamed_answer_ends_the_run(
     engine: tuple[OwnedEngine, Catalog],
 ) -> None:
     runner, catalog = engine
@@ -135,7 +135,7 @@ async def test_every_part_of_an_answer_in_one_piece_is_kept() -> None:
     assert (answer.message(), answer.usage, answer.finish_reason) == (message, USED, "tool_use")
 
 
-async def test_a_call_in_one_piece_is_the_providers_own_or_its_stream_read_to_the_end() -> None:
+async def test_call_in_one_piece_reads_the_stream_to_its_end() -> None:
     class Streams:
         name = "streams"
         stream = Both.stream
@@ -148,9 +148,7 @@ async def test_a_call_in_one_piece_is_the_providers_own_or_its_stream_read_to_th
 @pytest.mark.parametrize(
     ("provider", "tools"), [(InOnePiece(), ()), (Plain(), ("search",)), (Awaited(), ("search", "paint"))]
 )
-async def test_built_in_tools_are_told_at_once_or_awaited_or_not_at_all(
-    provider: Generates, tools: tuple[str, ...]
-) -> None:
+async def test_built_in_tools_report_at_once_or_wait(provider: Generates, tools: tuple[str, ...]) -> None:
     assert await builtin_tools(provider) == tools
     assert await builtin_tools(streaming(provider)) == tools
 
@@ -194,7 +192,7 @@ async def message_of(engine: OwnedEngine, store: MemoryStore) -> Any:
 
 
 @pytest.mark.requirement("provider.family.optional_methods")
-async def test_what_a_provider_offers_besides_is_used(engine: tuple[OwnedEngine, Catalog], store: MemoryStore) -> None:
+async def test_extra_provider_methods_are_used(engine: tuple[OwnedEngine, Catalog], store: MemoryStore) -> None:
     runner, catalog = engine
     catalog.add(Told())
     assert (await message_of(runner, store))["providerMetadata"] == {"response_id": "resp-0"}
@@ -204,7 +202,7 @@ async def test_what_a_provider_offers_besides_is_used(engine: tuple[OwnedEngine,
     assert (model["icon"], model["builtinTools"]) == ("https://icons.test/known.svg", ["search"])
 
 
-async def test_a_provider_that_fails_to_tell_about_its_answer_does_no_harm(
+async def test_provider_that_fails_to_describe_its_answer_does_no_harm(
     engine: tuple[OwnedEngine, Catalog], store: MemoryStore
 ) -> None:
     runner, catalog = engine

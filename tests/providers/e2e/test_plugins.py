@@ -59,7 +59,7 @@ def install(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def test_a_family_of_an_installed_package_is_configured_listed_and_used(tmp_path: Path) -> None:
+def test_family_of_installed_package_is_configured_listed_and_used(tmp_path: Path) -> None:
     package = tmp_path / "site"
     package.mkdir()
     environment = install(package)
@@ -155,7 +155,7 @@ async def finished(engine: OwnedEngine, workspace: int, model: str) -> tuple[str
     return row.status, [bodies.decode_failed(body) for body in failed], json.loads(last.head)
 
 
-async def test_a_provider_that_offers_only_a_name_and_a_stream_works(catalog: tuple[OwnedEngine, Catalog, int]) -> None:
+async def test_provider_that_offers_only_name_and_stream_works(catalog: tuple[OwnedEngine, Catalog, int]) -> None:
     engine, models, workspace = catalog
     models.add(Least("hello"), any_model=True)  # pyright: ignore[reportArgumentType]  # that it is less is the point
     status, _, _ = await finished(engine, workspace, "least:any")

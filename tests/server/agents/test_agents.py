@@ -36,7 +36,7 @@ async def run_text(api: Api, body: Json, **options: Any) -> str:
     return (await api.snapshot(reply.json["runId"]))["finalText"]
 
 
-async def test_an_agent_is_kept_as_it_was_sent_until_it_is_replaced_or_removed(api: Api) -> None:
+async def test_agent_is_stored_as_sent_until_replaced_or_removed(api: Api) -> None:
     made = await stored(
         api, description="Helps.", metadata={"team": "a"}, spec={"tools": [local_tool()], "reasoningLevel": "low"}
     )
@@ -54,7 +54,7 @@ async def test_an_agent_is_kept_as_it_was_sent_until_it_is_replaced_or_removed(a
     assert (await api.get("agents")).json == {"agents": [], "nextCursor": None}
 
 
-async def test_a_second_agent_of_a_name_gets_a_slug_of_its_own_and_a_taken_slug_is_refused(api: Api) -> None:
+async def test_second_agent_of_a_name_gets_its_own_slug(api: Api) -> None:
     assert [(await stored(api))["slug"] for _ in range(2)] == ["helper", "helper-2"]
     reply = await api.post("agents", {"name": "x", "slug": "helper", "spec": {}})
     check_error(reply, 409, "conflict")
@@ -89,7 +89,7 @@ async def test_agents_of_another_workspace_are_not_there(api: Api, other_api: Ap
 
 
 @pytest.mark.requirement("wire.spec.agent_id")
-async def test_a_run_with_an_agent_has_its_prompt_model_and_reasoning(api: Api) -> None:
+async def test_run_with_agent_has_its_prompt_model_and_reasoning(api: Api) -> None:
     agent = await stored(api, spec={"reasoningLevel": "medium"})
     text = await run_text(api, {"agentId": agent["id"], "systemPrompt": "ignored", "prompt": "hi"})
     assert text == "You are stored.||50"
@@ -110,7 +110,7 @@ async def test_a_runs_own_model_and_tools_come_over_the_agents(api: Api) -> None
 
 
 @pytest.mark.requirement("wire.spec.agent_id")
-async def test_guards_schema_and_metadata_apply_to_a_run_with_an_agent(api: Api) -> None:
+async def test_guards_schema_and_metadata_apply_to_run_with_agent(api: Api) -> None:
     guarded = {"loopDetection": {"hardCutoffThreshold": 4}, "tools": [{"kind": "mantyx_plugin", "name": "echo"}]}
     agent = await stored(api, "echo_loop", metadata={"agents": "own"}, spec=guarded)
     schema = {"schema": {"type": "object"}}
@@ -123,7 +123,7 @@ async def test_guards_schema_and_metadata_apply_to_a_run_with_an_agent(api: Api)
 
 
 @pytest.mark.requirement("wire.auth.agent_allow_list")
-async def test_to_a_narrowed_credential_all_agents_that_are_not_its_own_look_alike(api: Api, other_api: Api) -> None:
+async def test_narrowed_credentials_cannot_distinguish_foreign_agents(api: Api, other_api: Api) -> None:
     allowed, other, foreign = await stored(api), await stored(api), await stored(other_api)
     key = await narrowed(api, allowed["id"])
     refused: list[bytes] = []
@@ -137,7 +137,7 @@ async def test_to_a_narrowed_credential_all_agents_that_are_not_its_own_look_ali
 
 
 @pytest.mark.requirement("wire.spec.agent_id", "wire.auth.agent_allow_list")
-async def test_an_agent_is_named_by_its_slug_wherever_its_id_is_taken(api: Api) -> None:
+async def test_agent_is_named_by_slug_wherever_its_id_works(api: Api) -> None:
     agent, other = await stored(api), await stored(api)
     run = (await api.post("agent-runs", {"agentId": "helper", "prompt": "hi"})).json["runId"]
     session = (await api.post("agent-sessions", {"agentId": "helper"})).json["sessionId"]
@@ -165,7 +165,7 @@ async def test_an_agent_is_named_by_its_slug_wherever_its_id_is_taken(api: Api) 
     check_error(await api.get(f"agents/{other['id']}"), 404, "not_found")
 
 
-async def test_an_agent_that_is_not_there_is_not_found_and_named(api: Api, other_api: Api) -> None:
+async def test_agent_that_is_not_there_is_not_found_and_named(api: Api, other_api: Api) -> None:
     foreign = await stored(other_api)
     for agent in (foreign["id"], "agent_none"):
         for path, body in (("agent-runs", {"prompt": "hi"}), ("agent-sessions", {})):
@@ -215,7 +215,7 @@ async def test_a_session_keeps_the_definition_that_it_began_with(api: Api) -> No
     assert (await api.snapshot(again))["finalText"] == "You are stored.||none"
 
 
-async def test_a_session_of_an_agent_is_closed_to_a_credential_that_may_not_use_it(
+async def test_agent_session_is_closed_to_unauthorized_credentials(
     api: Api,
 ) -> None:
     agent, other = await stored(api), await stored(api)

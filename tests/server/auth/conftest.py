@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.server.options import ServerOptions
 from weftline.store import open_store
 from weftline.tools.base import Tool

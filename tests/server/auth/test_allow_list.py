@@ -132,7 +132,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-def test_the_table_of_the_docs_has_every_guarded_route_once_and_as_the_code_has_it() -> None:
+def test_docs_table_has_every_guarded_route() -> None:
     rows = re.findall(
         r"^\| ([^|]+) \| ((?:`[^`]+`(?:, )?)+) \| (yes|its agents|no) \|$", PAGE.read_text(), re.MULTILINE
     )
@@ -145,7 +145,7 @@ def test_only_what_is_public_is_no_matter_of_credentials() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, narrowed in RULES.items() if narrowed == "no"])
-async def test_what_is_not_for_narrowed_credentials_is_refused(office: Office, name: str) -> None:
+async def test_general_route_is_refused_to_narrowed_credentials(office: Office, name: str) -> None:
     body = None if name.startswith(("GET", "DELETE")) else b"{}"
     path = office.mine.path(GUARDED[name])
     check_error(await office.call(name, path, office.narrow, body), 403, "forbidden")
@@ -155,14 +155,14 @@ async def test_what_is_not_for_narrowed_credentials_is_refused(office: Office, n
 
 
 @pytest.mark.parametrize("name", [name for name, narrowed in RULES.items() if narrowed == "yes"])
-async def test_what_is_for_everybody_is_for_narrowed_credentials_too(office: Office, name: str) -> None:
+async def test_public_routes_are_open_to_narrowed_credentials(office: Office, name: str) -> None:
     path = office.mine.path(GUARDED[name])
     narrow, wide = [await office.call(name, path, key) for key in (office.narrow, office.wide)]
     assert narrow.status == wide.status in (200, 404)
 
 
 @pytest.mark.parametrize("name", OF_ONE)
-async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office: Office, name: str) -> None:
+async def test_resources_of_another_agent_look_nonexistent(office: Office, name: str) -> None:
     route, body = GUARDED[name], BODIES.get(name)
     absent = Belongings(NO_ID, NO_ID, "run_1000000000000000", "ses_1000000000000000")
     unknown = await office.call(name, absent.path(route), office.narrow, body)

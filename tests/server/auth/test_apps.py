@@ -22,7 +22,7 @@ NOTES: dict[str, Any] = {"name": "Notes", "redirectUris": [CALLBACK], "allowedSc
 
 
 @pytest.mark.requirement("wire.oauth.app")
-async def test_an_app_gets_an_id_and_a_secret_that_no_read_returns(world: World) -> None:
+async def test_app_gets_id_and_secret_that_no_read_returns(world: World) -> None:
     key = await world.key()
     made = await world.call("POST", APPS, credential=key, body={**NOTES, "description": "Takes notes."})
     assert made.status == 201, made.body
@@ -83,7 +83,7 @@ async def test_a_workspace_without_the_feature_registers_no_app(world: World) ->
     ],
 )
 @pytest.mark.requirement("wire.oauth.redirect_uri")
-def test_a_redirect_uri_is_https_loopback_or_of_a_custom_scheme(uri: str) -> None:
+def test_redirect_uri_is_https_loopback_or_of_custom_scheme(uri: str) -> None:
     assert redirect_uri(uri) == uri
     assert redirect_uri(f"{uri}#part") == uri
 
@@ -193,7 +193,7 @@ async def test_only_on_this_machine_does_any_port_do(
         assert (await client.exchange(code, redirect_uri=f"{asked}x")).status == 400
 
 
-def test_the_scopes_of_the_docs_are_those_of_the_consent_page(project_root: Path) -> None:
+def test_scopes_of_docs_are_those_of_consent_page(project_root: Path) -> None:
     text = (project_root / "docs" / "auth.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w.]+:\w+)`(?: \(or `([\w.]+:\w+)`\))? \| (.+) \|$", text, re.MULTILINE)
     assert {foreign or name: about for name, foreign, about in rows} == SCOPES

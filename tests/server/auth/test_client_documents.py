@@ -80,9 +80,7 @@ async def test_nobody_is_asked_before_somebody_has_signed_in(world: World, docum
     assert back.status == 303 and "Editor" in (await stranger.get(asked)).text
 
 
-async def test_a_document_is_read_again_after_a_while_and_what_it_says_now_counts(
-    world: World, browser: Browser, documents: Documents
-) -> None:
+async def test_document_is_read_again_after_a_while(world: World, browser: Browser, documents: Documents) -> None:
     for _ in range(3):
         assert "Editor" in (await browser.get(query())).text
     assert documents.asked == [ID]
@@ -118,7 +116,7 @@ async def test_a_document_that_describes_no_client_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{" * 10_000])
-async def test_what_is_not_a_document_is_refused(browser: Browser, documents: Documents, body: bytes) -> None:
+async def test_value_that_is_not_a_document_is_refused(browser: Browser, documents: Documents, body: bytes) -> None:
     documents.found[ID] = body
     assert "cannot be read" in await refused(browser)
 

@@ -57,7 +57,7 @@ async def test_a_parameter_that_comes_twice_is_refused(world: World, browser: Br
 
 
 @pytest.mark.requirement("wire.oauth.decide")
-async def test_a_visitor_signs_in_is_asked_and_goes_back_with_a_code(world: World) -> None:
+async def test_visitor_signs_in_is_asked_and_goes_back_with_code(world: World) -> None:
     client = await world.client(description="Keeps <b>notes</b>.")
     await world.user("ann@example.com", "acme")
     visitor = Browser(world)
@@ -100,7 +100,7 @@ async def test_nobody_decides_without_having_signed_in(world: World, browser: Br
     check_error(await browser.decide(page, "approve"), 401, "unauthorized")
 
 
-async def test_a_consent_is_for_one_session_one_use_and_ten_minutes(world: World, browser: Browser) -> None:
+async def test_consent_is_for_one_session_one_use_and_ten_minutes(world: World, browser: Browser) -> None:
     client = await world.client()
     await world.user("bob@example.com", "acme")
     bob = Browser(world)
@@ -168,7 +168,7 @@ async def test_a_private_app_is_for_members_of_its_own_workspace(world: World) -
 
 
 @pytest.mark.requirement("wire.oauth.decide")
-async def test_the_user_may_restrict_an_app_that_uses_agents_to_some(world: World, browser: Browser) -> None:
+async def test_user_may_restrict_app_that_uses_agents_to_some(world: World, browser: Browser) -> None:
     client = await world.client(scopes=["runs:write", "runs:read"])
     page = await browser.ask(client, scope="runs:write")
     assert 'name="agents"' in page.text
@@ -221,14 +221,14 @@ async def test_behind_https_cookies_are_secure_and_the_metadata_says_https(world
 
 
 @pytest.mark.parametrize("options", [ServerOptions(public_url="https://weft.example.org")])
-async def test_a_name_that_somebody_let_point_here_is_not_the_servers_own(world: World) -> None:
+async def test_name_that_somebody_let_point_here_is_not_servers_own(world: World) -> None:
     visitor = Browser(world)
     headers = {"host": "evil.example", "origin": "http://evil.example"}
     reply = await visitor.send("POST", "/api/oauth/sign-in", form={"email": "a", "password": "b"}, headers=headers)
     check_error(reply, 403, "forbidden")
 
 
-async def test_a_sign_in_form_works_only_in_the_browser_that_it_was_shown_to(world: World) -> None:
+async def test_sign_in_form_works_only_in_its_browser(world: World) -> None:
     await world.user("ann@example.com", "acme")
     token = (await Browser(world).get("/api/oauth/sign-in")).token
     victim = Browser(world)
@@ -268,7 +268,7 @@ class _Outline(HTMLParser):
             self.fields.add(given["id"] or "")
 
 
-async def test_the_pages_are_plain_framed_by_nobody_and_readable_by_everybody(world: World, browser: Browser) -> None:
+async def test_pages_are_plain_framed_by_nobody_and_readable_by_everybody(world: World, browser: Browser) -> None:
     client = await world.client(name='<script>alert("x")</script>', visibility="public")
     await world.operate("PUT", "users/ann@example.com/workspaces/globex")
     for page in (await browser.get("/api/oauth/sign-in"), await browser.ask(client)):

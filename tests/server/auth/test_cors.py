@@ -42,7 +42,7 @@ class TestWithoutTheSetting:
         assert reply.status == 405
 
 
-def test_what_is_refused_before_its_origin_is_known_is_open_only_if_every_origin_is() -> None:
+def test_early_refusal_is_open_only_if_every_origin_is() -> None:
     granted = (b"access-control-allow-origin", b"*")
     assert granted in Cors(frozenset({"*"})).early_headers(None)
     assert Cors(frozenset({PAGE})).early_headers(None) == ((b"vary", b"Origin"),)
@@ -64,7 +64,7 @@ class TestNamedOrigins:
         assert reply.headers["access-control-max-age"] == "600" and reply.headers["vary"] == "Origin"
         assert "access-control-allow-credentials" not in reply.headers
 
-    async def test_every_answer_can_be_read_by_the_page_refusals_and_streams_too(self, world: World) -> None:
+    async def test_browser_pages_can_read_every_answer(self, world: World) -> None:
         key = await world.key()
 
         async def call(method: str = "GET", path: str = RUNS, **given: Any) -> Reply:
@@ -100,12 +100,12 @@ class TestNamedOrigins:
         seen = await world.call("GET", RUNS, credential=key, headers={"origin": origin})
         assert seen.status == 200 and allowed(seen) is None and seen.headers["vary"] == "Origin"
 
-    async def test_requests_without_an_origin_are_as_ever_but_for_what_caches_need(self, world: World) -> None:
+    async def test_requests_without_an_origin_keep_cache_headers(self, world: World) -> None:
         reply = await world.call("GET", "/healthz")
         assert reply.status == 200 and allowed(reply) is None and reply.headers["vary"] == "Origin"
         assert (await world.call("OPTIONS", RUNS)).status == 405
 
-    async def test_an_unknown_path_is_told_by_the_request_and_not_by_its_preflight(self, world: World) -> None:
+    async def test_unknown_path_fails_the_request_but_not_its_preflight(self, world: World) -> None:
         assert (await world.call("OPTIONS", "/nowhere", headers=asking())).status == 204
 
 
@@ -114,7 +114,7 @@ class TestCredentials:
     def options(self) -> ServerOptions:
         return ServerOptions(cors=Cors(frozenset({PAGE}), credentials=True))
 
-    async def test_cookies_may_come_along_but_never_to_the_pages_for_people(self, world: World) -> None:
+    async def test_cookies_may_come_along_but_never_to_pages_for_people(self, world: World) -> None:
         reply = await world.call("GET", "/healthz", headers=ORIGIN)
         assert reply.headers["access-control-allow-credentials"] == "true" and allowed(reply) == PAGE
         for path in ("authorize", "authorize/decide", "sign-in", "sign-out", "grants", "grants/g1"):
@@ -129,7 +129,7 @@ class TestAnyOrigin:
     def options(self) -> ServerOptions:
         return ServerOptions(cors=Cors(frozenset({"*"})))
 
-    async def test_every_page_may_use_the_server_with_a_key_and_without_cookies(self, world: World) -> None:
+    async def test_every_page_may_use_server_with_key_and_without_cookies(self, world: World) -> None:
         reply = await world.call("GET", "/healthz", headers={"origin": "https://anywhere.example"})
         assert allowed(reply) == "*" and "vary" not in reply.headers
         assert "access-control-allow-credentials" not in reply.headers

@@ -139,7 +139,7 @@ def test_no_limit_is_no_limit() -> None:
 
 
 @pytest.mark.requirement("wire.auth.isolation")
-async def test_what_another_workspace_has_looks_like_what_nobody_has(world: World) -> None:
+async def test_foreign_resources_look_nonexistent(world: World) -> None:
     key, other = await world.key("acme"), await world.key("globex")
     spec = {"modelId": "scripted:hello"}
     run = (await world.call("POST", RUNS, credential=key, body={**spec, "prompt": "hi"})).json["runId"]

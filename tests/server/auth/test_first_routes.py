@@ -43,9 +43,7 @@ async def test_the_first_routes_do_not_wait_for_the_others(world: World) -> None
         ("PATCH", "/api/v1/workspaces/acme/agent-runs", 405),
     ],
 )
-async def test_any_other_request_has_them_loaded_and_is_answered_as_ever(
-    world: World, method: str, path: str, status: int
-) -> None:
+async def test_other_requests_load_models_and_are_answered(world: World, method: str, path: str, status: int) -> None:
     starting = Starting(world)
     assert (await world.call(method, path)).status == status
     assert starting.loads == 1

@@ -8,7 +8,7 @@ RUNS = "/api/v1/workspaces/acme/agent-runs"
 RUN = {"modelId": "scripted:hello", "prompt": "hi"}
 
 
-async def test_a_token_that_may_create_but_not_read_gets_the_id_or_is_refused_before_there_is_a_run(
+async def test_create_only_token_gets_the_id_or_is_refused(
     world: World,
 ) -> None:
     writer = await world.own_token("acme", "runs:write")
@@ -25,7 +25,7 @@ async def test_a_token_that_may_create_but_not_read_gets_the_id_or_is_refused_be
     assert streamed.status == 200 and b"event: result" in streamed.body
 
 
-async def test_forking_a_run_of_a_session_takes_the_scope_of_making_sessions(world: World) -> None:
+async def test_forking_run_of_session_takes_scope_of_making_sessions(world: World) -> None:
     key = await world.key()
     sessions, spec = "/api/v1/workspaces/acme/agent-sessions", {"modelId": "scripted:hello"}
     session = (await world.call("POST", sessions, credential=key, body=spec)).json["sessionId"]

@@ -46,7 +46,7 @@ async def test_a_key_with_an_allow_list_makes_no_other_keys(world: World) -> Non
         check_error(await world.call(method, path, credential=narrow, body={"name": "x"}), 403, "forbidden")
 
 
-async def test_a_key_for_agents_that_do_not_exist_is_refused_and_names_them(world: World) -> None:
+async def test_key_for_unknown_agents_is_refused_with_their_names(world: World) -> None:
     key = await world.key()
     made = await world.call("POST", "/api/v1/workspaces/acme/agents", credential=key, body={"name": "Mine", "spec": {}})
     mine = made.json

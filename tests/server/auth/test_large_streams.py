@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.server.large import LargeResponses
 from weftline.store.records import workspaces
 
@@ -91,7 +91,7 @@ async def test_a_large_answer_comes_whole_and_leaves_its_room(agent: Agent, way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_client_that_does_not_read_a_large_answer_loses_it_and_its_room(agent: Agent, way: str) -> None:
+async def test_client_that_does_not_read_loses_its_large_answer(agent: Agent, way: str) -> None:
     large = agent.world.app.large = LargeResponses(grace_s=0, min_bytes_per_s=10**9)
     async with asyncio.timeout(120):
         cut = await asyncio.gather(asks(agent)[way](takes=2), return_exceptions=True)

@@ -108,7 +108,7 @@ async def test_a_credential_of_another_workspace_is_told_its_own(world: World, r
 
 @pytest.mark.parametrize("route", GUARDED, ids=named)
 @pytest.mark.requirement("wire.auth.forbidden")
-async def test_keys_are_let_in_by_their_usage_and_the_workspaces_plan(world: World, route: Route) -> None:
+async def test_keys_are_let_in_by_their_usage_and_workspaces_plan(world: World, route: Route) -> None:
     for usage in ("developer_api", "mcp", "a2a"):
         key = await world.key(usage=usage)
         reply = await ask(world, route, key)
@@ -127,7 +127,7 @@ async def test_keys_are_let_in_by_their_usage_and_the_workspaces_plan(world: Wor
 
 @pytest.mark.parametrize("route", SCOPED, ids=named)
 @pytest.mark.requirement("wire.auth.scopes", "wire.auth.forbidden")
-async def test_tokens_are_let_in_by_the_scopes_of_the_route_and_the_workspaces_plan(world: World, route: Route) -> None:
+async def test_tokens_need_the_routes_scopes_and_workspace_plan(world: World, route: Route) -> None:
     enough = await world.own_token("acme", *route.scopes)
     assert let_in(await ask(world, route, enough))
     for missing in route.scopes:
@@ -146,7 +146,7 @@ async def test_tokens_are_let_in_by_the_scopes_of_the_route_and_the_workspaces_p
 
 
 @pytest.mark.parametrize("route", UNSCOPED, ids=named)
-async def test_a_route_that_no_scope_covers_takes_no_token_at_all(world: World, route: Route) -> None:
+async def test_route_that_no_scope_covers_takes_no_token_at_all(world: World, route: Route) -> None:
     check_error(await ask(world, route, await world.own_token("acme", *SCOPES)), 403, "forbidden")
 
 

@@ -55,7 +55,7 @@ async def test_a_credential_on_the_socket_is_never_more_than_that(world: World) 
 
 
 @pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-forwarded-host", "via", "origin"])
-async def test_what_somebody_passes_on_to_the_socket_is_refused(world: World, header: str) -> None:
+async def test_forwarded_requests_to_the_socket_are_refused(world: World, header: str) -> None:
     await world.key("acme")
     check_error(await by_operator(world, *PAGES, headers={header: "http://localhost"}), 403, "forbidden")
 

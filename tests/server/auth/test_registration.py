@@ -69,7 +69,7 @@ async def test_a_client_with_a_secret_must_show_it(world: World, browser: Browse
     assert (await client.introspect(given.json["access_token"]))["aud"] == MCP
 
 
-async def test_a_host_whose_registration_is_gone_is_told_to_register_again(world: World, browser: Browser) -> None:
+async def test_host_whose_registration_is_gone_is_told_to_register_again(world: World, browser: Browser) -> None:
     client = Client(world, "mantyx_oa_nobody", "")
     for visitor in (browser, Browser(world)):
         reply = await visitor.get(client.query(redirect_uri=LOOPBACK, scope=None, resource=MCP))
@@ -84,7 +84,7 @@ async def test_a_client_that_says_nothing_about_its_secret_gets_one(world: World
     assert reply.json["token_endpoint_auth_method"] == "client_secret_basic" and reply.json["client_secret"]
 
 
-async def test_a_token_for_the_mcp_server_is_good_for_nothing_else(world: World, browser: Browser) -> None:
+async def test_token_for_mcp_server_is_good_for_nothing_else(world: World, browser: Browser) -> None:
     await world.user("bob@example.com", "acme", "globex")
     client = await world.client(scopes=["mcp:connect", "runs:read", "mantyx.identity:read"])
     page = await browser.ask(client, scope="mcp:connect runs:read mantyx.identity:read", resource=MCP)
@@ -136,16 +136,14 @@ async def test_the_resource_of_a_code_and_of_a_grant_stays(world: World, browser
     check_error(await world.call("POST", "/api/mcp/globex", credential=more), 401, "unauthorized")
 
 
-async def test_a_user_who_is_not_in_the_workspace_cannot_open_it(world: World, browser: Browser) -> None:
+async def test_user_who_is_not_in_workspace_cannot_open_it(world: World, browser: Browser) -> None:
     client = await registered(world)
     await world.key("globex")
     asked = client.query(redirect_uri=LOOPBACK, scope=None, resource=MCP.replace("acme", "globex"))
     assert (await browser.get(asked)).status == 403
 
 
-async def test_refresh_tokens_of_a_client_without_a_secret_change_and_a_spent_one_ends_the_grant(
-    world: World, browser: Browser
-) -> None:
+async def test_public_refresh_tokens_rotate_and_reuse_ends_the_grant(world: World, browser: Browser) -> None:
     client = await registered(world)
     first = await tokens(world, browser, client)
     second = (await client.refresh(first["refresh_token"])).json
@@ -189,7 +187,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-async def test_a_bad_registration_is_refused_in_the_words_of_the_rfc(world: World) -> None:
+async def test_bad_registration_is_refused_in_words_of_rfc(world: World) -> None:
     for number, (field, value, error) in enumerate(BAD):
         reply = await register(world, address=f"192.0.2.{number}", **{field: value})
         check_oauth_error(reply, error)
@@ -213,7 +211,7 @@ async def test_registration_can_be_switched_off(world: World) -> None:
     assert "registration_endpoint" not in metadata
 
 
-async def test_one_sender_registers_so_many_a_minute_and_others_are_not_kept_out(world: World) -> None:
+async def test_sender_registers_only_so_many_a_minute(world: World) -> None:
     replies = [await register(world) for _ in range(21)]
     assert [reply.status for reply in replies] == [201] * 20 + [429]
     check_error(replies[-1], 429, "rate_limited")
@@ -222,7 +220,7 @@ async def test_one_sender_registers_so_many_a_minute_and_others_are_not_kept_out
     assert (await register(world)).status == 201
 
 
-async def test_a_client_that_nobody_used_expires_and_a_used_one_stays(world: World, browser: Browser) -> None:
+async def test_client_that_nobody_used_expires_and_used_one_stays(world: World, browser: Browser) -> None:
     unused, used = await registered(world), await registered(world)
     await tokens(world, browser, used)
     world.clock.pass_s(registration.UNUSED_S + 1)
@@ -236,7 +234,7 @@ async def test_a_client_that_nobody_used_expires_and_a_used_one_stays(world: Wor
     assert (await browser.get(unused.query(redirect_uri=LOOPBACK))).status == 401
 
 
-async def test_strangers_fill_the_table_to_a_bound_and_the_oldest_makes_room(
+async def test_strangers_fill_table_to_bound_and_oldest_makes_room(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "MAX_UNUSED", 3)
@@ -273,7 +271,7 @@ async def test_a_slug_that_cannot_be_is_not_repeated(world: World) -> None:
 
 
 @pytest.mark.parametrize("options", [ServerOptions(url="http://127.0.0.1:8080", local=True)])
-async def test_whoever_comes_by_another_name_of_this_machine_is_told_that_name(world: World) -> None:
+async def test_caller_by_another_name_of_this_machine_is_told(world: World) -> None:
     for host in ("127.0.0.1:8080", "localhost:8080", "[::1]:8080"):
         told = (
             await world.call("GET", "/.well-known/oauth-protected-resource/api/mcp/acme", headers={"host": host})
@@ -292,9 +290,7 @@ BEHIND = ServerOptions(url="http://127.0.0.1:8080", local=True, public_url="http
 
 @pytest.mark.parametrize("options", [BEHIND])
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "agents.example.com", "10.1.2.3"])
-async def test_a_server_with_a_public_url_names_no_other_whatever_host_a_proxy_passes_on(
-    world: World, host: str
-) -> None:
+async def test_server_with_a_public_url_names_no_other(world: World, host: str) -> None:
     headers, key = {"host": host}, await world.key()
     base = "https://agents.example.com/weft"
     found = (await world.call("GET", "/.well-known/oauth-authorization-server", headers=headers)).json

@@ -63,9 +63,7 @@ async def open_stream(world: World, owner: str, kind: str, credential: str) -> a
 
 @pytest.mark.parametrize("kind", list(requests()))
 @pytest.mark.parametrize("credential", ["key", "token"])
-async def test_the_streams_of_a_revoked_credential_end_and_their_runs_go_on(
-    world: World, kind: str, credential: str
-) -> None:
+async def test_streams_of_revoked_credential_end_and_their_runs_go_on(world: World, kind: str, credential: str) -> None:
     owner = await world.key()
     spec = {"modelId": "scripted:stuck"}
     assert (
@@ -96,7 +94,7 @@ async def test_the_streams_of_a_revoked_credential_end_and_their_runs_go_on(
     await world.app.mcp.close()
 
 
-async def test_ending_a_grant_ends_the_streams_of_its_tokens_and_no_others(world: World, browser: Browser) -> None:
+async def test_ending_grant_ends_streams_of_its_tokens_and_no_others(world: World, browser: Browser) -> None:
     owner = await world.key()
     client = await world.client()
     tokens = await client.granted(browser)
@@ -112,7 +110,7 @@ async def test_ending_a_grant_ends_the_streams_of_its_tokens_and_no_others(world
 
 @pytest.mark.parametrize("kind", ["key", "a2a", "mcp"])
 @pytest.mark.parametrize("credential", ["key", "token"])
-async def test_a_request_whose_credential_is_revoked_before_its_body_is_complete_is_refused(
+async def test_request_with_a_revoked_credential_is_refused_before_its_end(
     world: World, kind: str, credential: str
 ) -> None:
     owner = await world.key()

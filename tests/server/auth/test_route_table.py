@@ -24,7 +24,7 @@ EXPECTED_SCOPES = {
 
 
 @pytest.mark.requirement("wire.auth.scopes")
-def test_the_routes_of_the_protocol_have_the_scopes_that_it_names() -> None:
+def test_routes_of_protocol_have_scopes_that_it_names() -> None:
     scopes = {named(route).replace("/api/v1/workspaces/{slug}/", ""): route.scopes for route in ROUTES}
     assert {name: scopes[name] for name in EXPECTED_SCOPES} == {name: (s,) for name, s in EXPECTED_SCOPES.items()}
     assert scopes["GET /api/oauth/userinfo"] == ("mantyx.identity:read",)

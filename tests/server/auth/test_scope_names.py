@@ -22,7 +22,7 @@ async def test_a_scope_is_granted_under_either_name(world: World, browser: Brows
     assert (await world.call("GET", USERINFO, credential=narrow["access_token"])).status == 200
 
 
-async def test_a_scope_that_was_not_granted_is_refused_under_either_name(world: World) -> None:
+async def test_scope_that_was_not_granted_is_refused_under_either_name(world: World) -> None:
     token = await world.own_token("acme", "runs:read", "knowledge:read")
     reply = await world.call("GET", USERINFO, credential=token)
     assert check_error(reply, 403, "insufficient_scope")["required"] == "mantyx.identity:read"  # what clients look for

@@ -98,7 +98,7 @@ async def test_a_stranger_is_not_told_where_the_key_file_is(world: World, tmp_pa
         assert str(tmp_path) not in reply.text and "/" not in reply.json["message"]
 
 
-async def test_a_damaged_key_file_is_an_error_not_a_new_key(world: World, tmp_path: Path) -> None:
+async def test_damaged_key_file_is_error_not_new_key(world: World, tmp_path: Path) -> None:
     (tmp_path / "store" / "hash.key").write_bytes(b"short")
     reply = await world.call("GET", "/api/oauth/userinfo", credential="mantyx_at_x")
     assert reply.status == 503 and reply.json["code"] == "store_unusable"

@@ -77,7 +77,7 @@ async def test_guesses_at_many_users_are_limited_by_address(world: World) -> Non
     assert (await Browser(world, address="2001:db8::1").sign_in()).status == 303
 
 
-async def test_a_browser_that_the_user_knows_is_not_held_to_what_others_do_at_its_address(world: World) -> None:
+async def test_known_browser_is_not_limited_by_others_at_its_address(world: World) -> None:
     await world.user("ann@example.com")
     await world.user("bob@example.com")
     ann, neighbour = Browser(world), Browser(world)
@@ -101,7 +101,7 @@ async def test_waiting_as_told_is_enough_after_wrong_guesses(world: World) -> No
     assert (await visitor.sign_in()).status == 303
 
 
-async def test_posts_whose_senders_have_gone_cost_nothing_and_keep_nobody_out(world: World, held: Held) -> None:
+async def test_posts_of_departed_senders_cost_nothing(world: World, held: Held) -> None:
     await world.user("ann@example.com")
     flood = [Disconnect() for _ in range(300)]
     stranger = Browser(world, address=STRANGER)
@@ -127,7 +127,7 @@ async def test_a_sender_who_left_before_the_handler_began_is_noticed(world: Worl
         await Browser(world).sign_in(disconnect=gone)
 
 
-async def test_a_flood_waits_in_a_short_queue_and_others_go_in_between(world: World, held: Held) -> None:
+async def test_flood_waits_in_short_queue_and_others_go_in_between(world: World, held: Held) -> None:
     await world.user("ann@example.com")
     stranger = Browser(world, address=STRANGER)
     posts = [asyncio.create_task(stranger.sign_in(f"u{number}@example.com", password="flood")) for number in range(50)]
@@ -157,7 +157,7 @@ async def test_many_senders_fill_the_queue_and_the_greediest_makes_room(held: He
     assert checker.waiting == 0
 
 
-async def test_a_check_that_nobody_waits_for_keeps_its_place_until_its_thread_is_done(held: Held) -> None:
+async def test_abandoned_check_keeps_its_place_until_its_thread_ends(held: Held) -> None:
     checker = passwords.PasswordChecker(at_once=1)
     gone = asyncio.create_task(checker.check("x", "gone"))
     await held.until_one_is_checked()
@@ -208,11 +208,11 @@ async def test_behind_a_trusted_proxy_the_clients_own_address_counts(world: Worl
         ("10.0.0.1", ["junk"], "junk"),
     ],
 )
-def test_who_a_client_is_can_be_told_only_by_a_trusted_proxy(peer: str, forwarded: list[str], client: str) -> None:
+def test_who_client_is_can_be_told_only_by_trusted_proxy(peer: str, forwarded: list[str], client: str) -> None:
     assert client_of(peer, forwarded, (ip_network("10.0.0.0/8"),)) == client
 
 
-def test_an_allowance_grows_again_bit_by_bit_and_a_clock_that_is_set_back_locks_nobody_out() -> None:
+def test_allowance_regrows_and_survives_a_clock_set_back() -> None:
     allowance = Allowance(burst=3, per_minute=6)
     now = 1_000_000_000_000
     for _ in range(3):

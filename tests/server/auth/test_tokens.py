@@ -62,7 +62,7 @@ async def test_a_code_that_does_not_fit_is_refused(world: World, browser: Browse
 
 
 @pytest.mark.requirement("wire.oauth.code_grant")
-async def test_a_code_is_for_one_client_one_use_and_ten_minutes(world: World, browser: Browser) -> None:
+async def test_code_is_for_one_client_one_use_and_ten_minutes(world: World, browser: Browser) -> None:
     client, other = await world.client(), await world.client()
     code = await code_for(client, browser)
     check_oauth_error(await other.exchange(code), "invalid_grant")
@@ -73,7 +73,7 @@ async def test_a_code_is_for_one_client_one_use_and_ten_minutes(world: World, br
     check_oauth_error(await client.exchange(late), "invalid_grant")
 
 
-async def test_the_second_use_of_a_code_ends_what_the_first_gave(world: World, browser: Browser) -> None:
+async def test_second_use_of_code_ends_what_first_gave(world: World, browser: Browser) -> None:
     client = await world.client()
     code = await code_for(client, browser)
     first = (await client.exchange(code)).json
@@ -119,7 +119,7 @@ async def test_a_refresh_may_only_narrow(world: World, browser: Browser) -> None
 
 
 @pytest.mark.requirement("wire.oauth.client_credentials")
-async def test_an_app_that_may_acts_for_itself_in_its_owners_workspace(world: World) -> None:
+async def test_app_that_may_acts_for_itself_in_its_owners_workspace(world: World) -> None:
     client = await world.client(
         "globex", client_credentials=True, redirect_uris=[], scopes=["runs:read", "models:read"]
     )
@@ -175,7 +175,7 @@ async def test_a_client_proves_itself_in_the_body_or_by_basic(world: World, endp
 
 
 @pytest.mark.requirement("wire.oauth.client_auth")
-async def test_what_is_wrong_with_a_request_has_the_name_that_oauth_gives_it(world: World) -> None:
+async def test_request_errors_have_their_oauth_names(world: World) -> None:
     client = await world.client(client_credentials=True)
     check_oauth_error(await client.token(), "invalid_request")
     check_oauth_error(await client.token(grant_type="password"), "unsupported_grant_type")
@@ -248,7 +248,7 @@ async def test_revoking_a_grant_ends_everything_of_it_at_once(world: World, brow
 
 
 @pytest.mark.requirement("wire.oauth.revoke")
-async def test_revoking_what_is_not_ones_own_changes_nothing_and_tells_nothing(world: World, browser: Browser) -> None:
+async def test_revoking_foreign_tokens_changes_and_reveals_nothing(world: World, browser: Browser) -> None:
     client, other = await world.client(), await world.client()
     tokens = await client.granted(browser)
     for token in (tokens["access_token"], tokens["refresh_token"], "mantyx_at_x", "mantyx_rt_x", "weft_x", "ü"):

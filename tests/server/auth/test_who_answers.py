@@ -48,7 +48,7 @@ async def asked(world: World, credential: str, spec: dict[str, Any] = ASKING) ->
 
 
 @pytest.mark.requirement("run.confirm.audit")
-async def test_an_answer_is_that_of_the_key_the_user_or_the_app(world: World, browser: Browser) -> None:
+async def test_answer_is_that_of_key_user_or_app(world: World, browser: Browser) -> None:
     client = await world.client(scopes=["runs:write", "runs:read"])
     code = (await browser.approve(client, scope="runs:write runs:read")).redirect["code"]
     credentials = {
@@ -70,9 +70,7 @@ async def test_an_answer_is_that_of_the_key_the_user_or_the_app(world: World, br
 
 
 @pytest.mark.requirement("run.grant.identity")
-async def test_an_approval_is_that_of_the_credential_and_only_those_who_are_named_may_decide(
-    world: World, browser: Browser
-) -> None:
+async def test_approval_belongs_to_the_credential_and_named_people(world: World, browser: Browser) -> None:
     client = await world.client(scopes=["runs:write", "runs:read"])
     code = (await browser.approve(client, scope="runs:write runs:read")).redirect["code"]
     user, key = (await client.exchange(code)).json["access_token"], await world.key()

@@ -11,7 +11,7 @@ from typing import Any
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.options import ServerOptions

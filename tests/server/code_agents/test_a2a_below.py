@@ -104,9 +104,7 @@ async def last(caller: Caller, method: str, params: Any) -> Json:
 
 
 @pytest.mark.parametrize("method", ["send", "stream"])
-async def test_a_question_two_runs_below_is_the_task_s_and_a_message_answers_it_once(
-    caller: Caller, method: str
-) -> None:
+async def test_message_answers_a_question_two_runs_below_once(caller: Caller, method: str) -> None:
     top = caller.of("top")
     task = await last(top, method, top.message("Go."))
     assert task["status"]["state"] == "input-required" and said(task) == ["Which colour? (red / blue)"]
@@ -139,7 +137,7 @@ async def test_questions_of_several_runs_are_told_apart_by_their_ids(caller: Cal
     assert answer(await both.send("so", taskId=task["id"])) == "blue || so / Go."
 
 
-async def test_a_call_below_is_approved_elsewhere_and_a_message_waits_for_that(caller: Caller) -> None:
+async def test_call_below_is_approved_elsewhere_and_message_waits_for_that(caller: Caller) -> None:
     shop = caller.of("shop")
     task = await shop.send("Go.")
     assert said(task)[0] == "Pay 5?" and "on the server" in said(task)[1]
@@ -156,7 +154,7 @@ async def test_a_call_below_is_approved_elsewhere_and_a_message_waits_for_that(c
 
 
 @pytest.mark.parametrize("method", ["send", "stream"])
-async def test_a_task_does_not_wait_while_its_own_run_is_at_work(caller: Caller, beside: Beside, method: str) -> None:
+async def test_task_does_not_wait_while_its_run_works(caller: Caller, beside: Beside, method: str) -> None:
     busy = caller.of("busy")
     sending = asyncio.ensure_future(last(busy, method, busy.message("Go.")))
     async with asyncio.timeout(TIMEOUT_S):
@@ -170,7 +168,7 @@ async def test_a_task_does_not_wait_while_its_own_run_is_at_work(caller: Caller,
     assert shown["status"]["state"] == "input-required" and said(shown) == ["Which colour? (red / blue)"]
 
 
-async def test_whoever_steers_a_task_may_not_approve_what_it_does_then(url: str, store: Path) -> None:
+async def test_whoever_steers_task_may_not_approve_what_it_does_then(url: str, store: Path) -> None:
     async with joined(url, store) as ann, joined(url, store) as bob, joined(url, store) as eve:
         strict = Caller(ann, "1.0", "strict")
         task = await strict.send("Go.")
@@ -183,7 +181,7 @@ async def test_whoever_steers_a_task_may_not_approve_what_it_does_then(url: str,
         assert (await eve.post(where, {"outcome": "approved"})).status == 200
 
 
-async def test_a_message_does_not_say_what_became_of_a_call_in_doubt(store: Path) -> None:
+async def test_message_does_not_say_what_became_of_call_in_doubt(store: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="once")
@@ -214,7 +212,7 @@ async def test_a_message_does_not_say_what_became_of_a_call_in_doubt(store: Path
         assert answer(await second.get(id)) == "It flew."
 
 
-async def test_a_call_of_an_external_tool_is_a_question_that_the_next_message_answers(caller: Caller) -> None:
+async def test_call_of_external_tool_is_question_that_next_message_answers(caller: Caller) -> None:
     outside = caller.of("outside")
     task = await outside.send("Please.")
     assert task["status"]["state"] == "input-required"

@@ -182,7 +182,7 @@ async def test_links_do_not_repeat_the_host_that_a_client_names(tmp_path: Path) 
         assert metadata["issuer"] == f"{url}/agents"
 
 
-async def test_an_engine_that_is_open_already_can_be_served_and_so_can_one_on_its_own(tmp_path: Path) -> None:
+async def test_open_engine_can_be_served_on_its_own(tmp_path: Path) -> None:
     async with new_engine(tmp_path) as engine:
         app = Starlette(routes=[Mount("/agents", asgi(engine))])
         async with listening(app) as url, aiohttp.ClientSession() as http:
@@ -196,7 +196,7 @@ async def test_an_engine_that_is_open_already_can_be_served_and_so_can_one_on_it
     assert not engine.is_open
 
 
-async def test_a_key_narrowed_to_another_agent_does_not_reach_a_mounted_one(tmp_path: Path) -> None:
+async def test_key_narrowed_to_another_agent_does_not_reach_mounted_one(tmp_path: Path) -> None:
     engine = new_engine(tmp_path)
     async with (
         listening(in_starlette(engine)) as url,
@@ -212,7 +212,7 @@ def test_an_engine_in_memory_cannot_be_served() -> None:
         asgi(Engine("./data"), public_url="example.com")
 
 
-def test_an_engine_is_served_on_its_own_loop_or_not_at_all(tmp_path: Path) -> None:
+def test_engine_is_served_on_its_own_loop_only(tmp_path: Path) -> None:
     engine = new_engine(tmp_path)
     mounted = asgi(engine)
     scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/healthz", "headers": []}
@@ -226,7 +226,7 @@ def test_an_engine_is_served_on_its_own_loop_or_not_at_all(tmp_path: Path) -> No
         asyncio.run(mounted(scope, unused, unused))
 
 
-async def test_clients_read_what_an_agent_is_for_and_not_what_its_code_raised(
+async def test_clients_read_the_agents_purpose_but_not_its_errors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     @hook(BeforeModel, fail_closed=True)

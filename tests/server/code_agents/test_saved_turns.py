@@ -18,7 +18,7 @@ from .test_mounted import joined, listening
 
 
 @pytest.mark.requirement("loop.thread.saved")
-async def test_a_client_reads_the_finished_turns_of_a_run_that_goes_on(tmp_path: Path) -> None:
+async def test_client_reads_finished_turns_of_run_that_goes_on(tmp_path: Path) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
     @tool  # begins when what led to it is stored

@@ -16,8 +16,7 @@ import aiohttp
 import pytest
 
 from commands import new_secret, operate, weftline
-from weftline.agent.loader import load_agents
-from weftline.agent.served_agents import ServedAgents
+from weftline.agent.loader import ServedAgents, load_agents
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
 from weftline.testing import ServerProcess
@@ -129,14 +128,14 @@ async def answer(api: Api, agent: str, **spec: Any) -> Json:
     return await api.snapshot(reply.json["runId"])
 
 
-async def test_a_client_names_an_agent_of_the_file_and_its_code_applies(mine: Api) -> None:
+async def test_client_names_agent_of_file_and_its_code_applies(mine: Api) -> None:
     run = await answer(mine, "billing")
     assert run["finalText"] == f"Good morning, {mine.slug}. paid 5 for {mine.slug}, Blocked: Too much."
     assert run["spec"]["agentId"] == "billing"
     assert (await answer(mine, "echo"))["finalText"] == "hello / 1 / Repeat."
 
 
-async def test_the_type_of_the_answer_and_its_check_hold_for_clients_too(mine: Api) -> None:
+async def test_type_of_answer_and_its_check_hold_for_clients_too(mine: Api) -> None:
     schema = {"schema": {"type": "object", "properties": {"no": {"type": "string"}}}}
     asked = await mine.post("agent-runs", {"agentId": "Lucky_Number", "prompt": "x", "outputSchema": schema})
     check_error(asked, 400, "invalid_request")
@@ -152,7 +151,7 @@ async def test_a_client_may_tighten_limits_but_not_loosen_them(mine: Api) -> Non
     assert "paid" not in ((await answer(mine, "billing", toolBudgets={"pay": {"maxCalls": 0}}))["finalText"] or "")
 
 
-async def test_a_client_may_choose_a_model_and_bring_tools_but_not_instructions(mine: Api) -> None:
+async def test_client_may_choose_model_and_bring_tools_but_not_instructions(mine: Api) -> None:
     run = await answer(mine, "echo", modelId="scripted:inside", systemPrompt="Obey me.", tools=[local_tool("lookup")])
     assert run["finalText"] == "Repeat.|lookup"
     clash = await mine.post("agent-runs", {"agentId": "billing", "prompt": "x", "tools": [local_tool("pay")]})
@@ -187,7 +186,7 @@ async def test_agents_of_the_file_are_listed_and_cannot_be_changed(mine: Api) ->
     assert (await mine.post("agents", body)).json["slug"] == "echo-2"
 
 
-async def test_a_key_narrowed_to_an_agent_of_the_file_reaches_no_other(serving: ServerProcess, mine: Api) -> None:
+async def test_key_narrowed_to_agent_of_file_reaches_no_other(serving: ServerProcess, mine: Api) -> None:
     async with joined(serving, mine.slug, "lucky-number") as narrow:
         assert (await answer(narrow, "lucky-number"))["finalText"] == '{"value": 7}'
         assert [one["id"] for one in (await narrow.get("agents")).json["agents"]] == ["Lucky_Number"]
@@ -267,7 +266,7 @@ agent = Agent("scripted:fatal", tools=[fatal])
 '''
 
 
-async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+async def test_run_of_served_agent_goes_on_after_server_was_killed(tmp_path: Path) -> None:
     path = write_app(tmp_path, FATAL)
     turns: list[Any] = [{"tool_calls": [{"name": "fatal", "args": {}}]}, {"text": "{{tool_results.0}}"}]
     with ServerProcess(tmp_path, scripts={"fatal": {"turns": turns}}, arguments=(str(path),)) as server:
@@ -296,7 +295,7 @@ async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_p
         ("from weftline import Agent\na = Agent(\n", "syntax error"),
     ],
 )
-def test_a_file_that_cannot_be_served_is_refused_in_one_line(
+def test_file_that_cannot_be_served_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -311,9 +310,7 @@ def test_the_command_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_file_serves_its_public_agents_and_leaves_out_tools_that_share_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_serves_public_agents_without_clashing_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     source = """
 from weftline import Agent, tool

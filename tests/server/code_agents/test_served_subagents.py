@@ -149,9 +149,7 @@ async def test_a_run_is_in_the_trace_that_its_request_names(
 
 
 @pytest.mark.requirement("run.trace.context")
-async def test_a_run_that_the_client_begins_is_inside_the_span_that_is_active_there(
-    serving: ServerProcess, mine: Api
-) -> None:
+async def test_run_of_the_client_is_inside_its_active_span(serving: ServerProcess, mine: Api) -> None:
     async with AsyncClient(api_key=mine.key, workspace=mine.slug, base_url=mine.url) as client:
         with TracerProvider().get_tracer("test").start_as_current_span("mine") as span:
             await client.run("Go.", model_id="scripted:plain")
@@ -197,7 +195,7 @@ async def test_copies_go_as_deep_as_the_limit(mine: Api) -> None:
     assert text.count("[turns: 2") == 3 and "may be nested 3 deep" in text, text
 
 
-async def test_what_a_child_asks_is_answered_over_http_by_somebody_else(serving: ServerProcess, mine: Api) -> None:
+async def test_child_question_is_answered_over_http_by_another_person(serving: ServerProcess, mine: Api) -> None:
     run = (await mine.post("agent-runs", {"agentId": "shop", "prompt": "Buy it."})).json["runId"]
     asked = await _asked(mine, run)
     async with joined(serving, "team") as other:
@@ -210,7 +208,7 @@ async def test_what_a_child_asks_is_answered_over_http_by_somebody_else(serving:
     assert (await mine.get("awaits")).json["awaits"] == []
 
 
-async def test_keys_and_apps_that_somebody_makes_are_no_second_pair_of_eyes(serving: ServerProcess) -> None:
+async def test_ones_own_keys_and_apps_do_not_satisfy_four_eyes(serving: ServerProcess) -> None:
     async with joined(serving, "solo") as api, joined(serving, "solo") as other:
         second = (await api.post("api-keys", {"name": "mine too"})).json["key"]
         third = (await api.post("api-keys", {"name": "and this"}, key=second)).json["key"]
@@ -234,7 +232,7 @@ async def test_keys_and_apps_that_somebody_makes_are_no_second_pair_of_eyes(serv
                 assert (await other.post(where, {"outcome": "approved"})).status == 200
 
 
-async def test_whoever_steers_a_run_may_not_approve_what_it_does_then(serving: ServerProcess) -> None:
+async def test_whoever_steers_run_may_not_approve_what_it_does_then(serving: ServerProcess) -> None:
     async with joined(serving, "steered") as ann, joined(serving, "steered") as bob, joined(serving, "steered") as eve:
         run = (await ann.post("agent-runs", {"agentId": "payer", "prompt": "Pay."})).json["runId"]
         first = await _asked(ann, run)

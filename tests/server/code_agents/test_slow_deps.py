@@ -82,7 +82,7 @@ async def begin(api: Api, agent: str, event: str) -> str:
     return reply.json["runId"]
 
 
-async def test_a_wait_for_deps_ends_with_its_client_or_the_server(tmp_path: Path) -> None:
+async def test_wait_for_deps_ends_with_its_client_or_server(tmp_path: Path) -> None:
     app, notes = tmp_path / "app.py", Notes(tmp_path)
     app.write_text(APP)
     with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=(str(app),)) as server:

@@ -15,7 +15,7 @@ GO = {"User-Agent": "Go-http-client/1.1"}
 
 
 @pytest.mark.requirement("wire.models.list", "wire.session.info")
-async def test_a_client_with_static_types_decodes_the_catalog_and_a_session(api: Api) -> None:
+async def test_client_with_static_types_decodes_catalog_and_session(api: Api) -> None:
     catalog = decode((await api.get("models")).body, type=GoCatalog)
     assert any(model.id == "scripted:hello" and model.provider == "scripted" for model in catalog.models)
     session = await api.session("seen", metadata={"team": "red"})
@@ -60,7 +60,7 @@ async def test_clients_that_drop_the_message_still_say_what_was_wrong(
 
 @pytest.mark.requirement("wire.http.error_body")
 @pytest.mark.parametrize("path", ["agent-runs/run_%E9", "agent-runs/nope", "agent-sessions/%00", "agent-runs/a%2Fb"])
-async def test_ids_that_a_client_escapes_naively_are_unknown_and_nothing_worse(api: Api, path: str) -> None:
+async def test_ids_that_client_escapes_naively_are_unknown_and_nothing_worse(api: Api, path: str) -> None:
     check_error(await api.get(path), 404, "not_found")
 
 
@@ -221,7 +221,7 @@ async def test_newer_clients_replay_a_session_page_by_page(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["eval-datasets", "eval-runs", "eval-runs/x/stream", "agent-runs/run_1/feedback"])
-async def test_what_this_server_does_not_have_is_said_in_words(api: Api, path: str) -> None:
+async def test_unsupported_feature_is_refused_in_words(api: Api, path: str) -> None:
     reply = await api.call("POST", path, {})
     check_error(reply, 404, "not_found")
     assert "This server" in reply.json["message"]
@@ -251,7 +251,7 @@ async def test_only_the_go_client_may_leave_out_an_empty_result(api: Api) -> Non
 
 
 @pytest.mark.requirement("wire.toolresult.oversize", "wire.toolresult.duplicate")
-async def test_a_client_that_posts_an_error_after_an_oversized_result_is_too_late_and_the_run_goes_on(api: Api) -> None:
+async def test_error_posted_after_an_oversized_result_is_too_late(api: Api) -> None:
     run, call = await asked(api)
     check_error(await api.answer(run, call, result="x" * 2_100_000), 400, "invalid_request")
     second = await api.answer(run, call, error="Local tool failed: invalid_request")
@@ -260,7 +260,7 @@ async def test_a_client_that_posts_an_error_after_an_oversized_result_is_too_lat
 
 
 @pytest.mark.requirement("wire.toolresult.validation")
-async def test_what_newer_clients_add_to_a_result_does_no_harm(api: Api) -> None:
+async def test_extensions_of_newer_clients_do_no_harm(api: Api) -> None:
     run, call = await asked(api)
     assert (await api.answer(run, call, result="r", files=[])).status == 200
     assert (await api.events(run))[-1]["text"] == "found r"
@@ -281,7 +281,7 @@ async def test_a_session_keeps_its_tools_however_the_client_resends_them(api: Ap
 
 
 @pytest.mark.requirement("wire.toolresult.duplicate", "wire.sse.replay_finished")
-async def test_a_client_that_replays_a_finished_run_answers_its_calls_in_vain(api: Api) -> None:
+async def test_client_that_replays_finished_run_answers_its_calls_in_vain(api: Api) -> None:
     run, call = await asked(api)
     assert (await api.answer(run, call, result="first")).status == 200
     whole = [frame.raw for frame in await api.events(run)]

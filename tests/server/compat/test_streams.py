@@ -78,7 +78,7 @@ async def test_every_client_reads_the_same_events(api: Api, script: str, spec: J
 
 
 @pytest.mark.requirement("wire.tools.a2a_local_call", "wire.tools.mcp_local_call", "wire.tools.passthrough")
-async def test_a_call_names_the_handler_that_the_client_has_to_find(api: Api) -> None:
+async def test_call_names_handler_that_client_has_to_find(api: Api) -> None:
     by_kind: dict[str, Frame] = {}
     for script, tool in TOOLS.items():
         frames = await followed(api, script, tools=[tool])
@@ -91,7 +91,7 @@ async def test_a_call_names_the_handler_that_the_client_has_to_find(api: Api) ->
 
 
 @pytest.mark.requirement("wire.event.size")
-async def test_the_largest_result_makes_no_line_that_the_go_client_cannot_read(api: Api) -> None:
+async def test_largest_result_makes_no_line_that_go_client_cannot_read(api: Api) -> None:
     run = await api.start("lookup_size", tools=[local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")

@@ -53,7 +53,7 @@ async def key_of(api: Api, usage: str, *agents: str) -> str:
 
 
 @pytest.mark.requirement("wire.a2a.send")
-async def test_a_message_runs_the_agent_and_its_answer_comes_back_under_the_same_id(api: Api) -> None:
+async def test_message_runs_the_agent_and_answers_under_its_id(api: Api) -> None:
     await stored(api, "counted")
     for identity in ("r1", 7, None):
         body = await rpc(api, "message/send", message(), id=identity)
@@ -93,7 +93,7 @@ async def test_messages_of_one_context_continue_one_session(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.a2a.context")
-async def test_the_same_context_of_another_agent_or_workspace_is_another_session(api: Api, other_api: Api) -> None:
+async def test_same_context_of_another_agent_or_workspace_is_another_session(api: Api, other_api: Api) -> None:
     await stored(api)
     await stored(api, name="Second")
     await stored(other_api)
@@ -104,7 +104,7 @@ async def test_the_same_context_of_another_agent_or_workspace_is_another_session
 
 
 @pytest.mark.requirement("wire.a2a.context")
-async def test_a_message_without_a_context_begins_one_that_can_be_continued(api: Api) -> None:
+async def test_message_without_context_begins_one_that_can_be_continued(api: Api) -> None:
     await stored(api)
     first = (await rpc(api, "message/send", message("one")))["result"]
     second = (await rpc(api, "message/send", message("two", contextId=first["contextId"])))["result"]
@@ -112,7 +112,7 @@ async def test_a_message_without_a_context_begins_one_that_can_be_continued(api:
 
 
 @pytest.mark.requirement("wire.a2a.tasks")
-async def test_a_streamed_message_brings_the_text_as_it_comes_and_ends_with_the_final_state(api: Api) -> None:
+async def test_streamed_message_brings_its_text_and_final_state(api: Api) -> None:
     await stored(api, "hello")
     task, *changes, last = await frames(api, "message/stream", message())
     assert task["kind"] == "task" and task["status"]["state"] in ("submitted", "working")
@@ -186,7 +186,7 @@ async def test_a_finished_task_has_its_result(api: Api) -> None:
         (b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{}}', -32602),
     ],
 )
-async def test_what_is_no_proper_call_is_answered_as_json_rpc_says(api: Api, body: bytes, code: int) -> None:
+async def test_invalid_call_is_answered_as_json_rpc_says(api: Api, body: bytes, code: int) -> None:
     await stored(api)
     reply = await api.post(path(api), data=body)
     assert reply.status == 200 and reply.headers["Content-Type"] == "application/json"
@@ -196,7 +196,7 @@ async def test_what_is_no_proper_call_is_answered_as_json_rpc_says(api: Api, bod
 
 
 @pytest.mark.requirement("wire.a2a.errors")
-async def test_a_failed_or_cancelled_run_is_an_error_of_the_call(api: Api) -> None:
+async def test_failed_or_cancelled_run_is_error_of_call(api: Api) -> None:
     await stored(api, "fails_auth")
     error = (await rpc(api, "message/send", message()))["error"]
     assert isinstance(error["code"], int) and error["message"] == "the model says auth"
@@ -241,7 +241,7 @@ async def token_of(api: Api, *scopes: str) -> str:
 
 
 @pytest.mark.requirement("wire.a2a.errors", "wire.a2a.card")
-async def test_an_access_token_needs_both_scopes_to_call_and_one_to_look(api: Api) -> None:
+async def test_access_token_needs_two_scopes_to_call(api: Api) -> None:
     await stored(api)
     asked = [f"/api/a2a/{api.slug}/discovery", f"{path(api)}/.well-known/agent-card.json"]
     for scopes in (("a2a:invoke",), ("agents:invoke", "runs:write")):
@@ -327,7 +327,7 @@ async def test_the_official_client_streams_asks_and_cancels(api: Api) -> None:
         assert rest[-1].status_update.status.state == TaskState.TASK_STATE_CANCELED
 
 
-async def test_a_task_waits_for_input_while_its_run_asks_and_a_message_answers(api: Api) -> None:
+async def test_task_waits_for_input_and_a_message_answers(api: Api) -> None:
     await stored(api, spec={"modelId": "scripted:ask", "tools": [{"kind": "server", "name": "ask_user"}]})
     task = (await rpc(api, "message/send", message()))["result"]
     assert task["status"]["state"] == "input-required"

@@ -83,7 +83,7 @@ async def test_the_version_may_stand_in_the_query(caller: Caller) -> None:
     assert (await ask(caller, "GetTask", version=None, query="?A2A-Version=99.0"))["code"] == -32009
 
 
-async def test_the_card_has_an_interface_of_each_version_and_can_be_had_for_version_1_alone(caller: Caller) -> None:
+async def test_card_has_an_interface_of_each_version(caller: Caller) -> None:
     await stored(caller.api, description="Helps.")
     address = f"{caller.path}/.well-known/agent-card.json"
     both = (await caller.api.get(address)).json
@@ -105,7 +105,7 @@ async def test_the_card_has_an_interface_of_each_version_and_can_be_had_for_vers
 # Errors
 
 
-async def test_errors_of_a2a_have_a_reason_and_wrong_parameters_a_field(caller: Caller) -> None:
+async def test_errors_of_a2a_have_reason_and_wrong_parameters_field(caller: Caller) -> None:
     await stored(caller.api)
     error = await caller.error("get", {"id": "run_1"})
     assert error["data"] == [
@@ -135,7 +135,7 @@ async def test_a_run_that_fails_is_a_failed_task(caller: Caller) -> None:
     assert task["status"]["message"]["parts"][0]["text"] == "the model says auth"
 
 
-async def test_a_body_that_is_said_to_be_something_else_than_json_is_refused_as_such(caller: Caller) -> None:
+async def test_body_with_another_content_type_is_refused(caller: Caller) -> None:
     await stored(caller.api)
     for kind, code in (("text/plain", -32005), ("application/json", -32700), ("application/a2a+json", -32700)):
         headers = {"A2A-Version": "1.0", "Content-Type": kind}
@@ -144,9 +144,7 @@ async def test_a_body_that_is_said_to_be_something_else_than_json_is_refused_as_
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_refused_stream_is_told_as_an_event_to_callers_of_0_3_that_read_nothing_else(
-    api: Api, version: str
-) -> None:
+async def test_refused_stream_is_an_event_for_0_3_callers(api: Api, version: str) -> None:
     caller = Caller(api, version)
     await stored(api)
     body = {"jsonrpc": "2.0", "id": 1, "method": METHODS[version]["stream"], "params": caller.message(taskId="run_1")}
@@ -189,7 +187,7 @@ async def test_fields_may_be_spelt_as_in_the_proto_file(caller: Caller) -> None:
     assert "history" not in await caller.get(task["id"], history_length=0)
 
 
-async def test_a_subscriber_gets_the_task_as_it_is_and_then_what_happens_to_it(caller: Caller) -> None:
+async def test_subscriber_gets_the_task_and_its_later_changes(caller: Caller) -> None:
     api = caller.api
     await stored(api, "stuck")
     task = await caller.call("send", caller.message(config=caller.at_once))
@@ -216,7 +214,7 @@ async def test_a_subscriber_gets_the_task_as_it_is_and_then_what_happens_to_it(c
 # Lists
 
 
-async def test_tasks_are_listed_by_when_they_changed_a_page_at_a_time(caller: Caller) -> None:
+async def test_tasks_are_listed_by_when_they_changed_page_at_time(caller: Caller) -> None:
     api = caller.api
     await stored(api, "stuck")
     await stored(api, "seen", name="Second")

@@ -44,7 +44,7 @@ def asked(task: Json) -> list[Json]:
 
 
 @pytest.mark.parametrize("method", ["send", "stream"])
-async def test_a_call_comes_back_when_what_went_on_beside_a_question_is_done(caller: Caller, method: str) -> None:
+async def test_call_comes_back_when_work_beside_a_question_is_done(caller: Caller, method: str) -> None:
     api = caller.api
     async with gate() as closed:
         await stored(api, "ask_beside", tools=[*TOOLS, await closed.tool(api)])
@@ -62,7 +62,7 @@ async def test_a_call_comes_back_when_what_went_on_beside_a_question_is_done(cal
     assert last["status"]["state"] == "input-required" and said(last) == ["Why?"]
 
 
-async def test_a_run_of_a_given_id_is_a_task_of_that_id(caller: Caller) -> None:
+async def test_run_of_given_id_is_task_of_that_id(caller: Caller) -> None:
     await stored(caller.api, "pay_then_ask", tools=TOOLS)
     reply = await caller.api.post("agent-runs", {"agentId": "helper", "prompt": "go", "runId": "invoice-7"})
     assert reply.status == 202, reply.body
@@ -76,9 +76,7 @@ async def test_a_run_of_a_given_id_is_a_task_of_that_id(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("method", ["send", "stream"])
-async def test_a_message_that_steers_a_waiting_task_is_answered_with_what_comes_of_it(
-    caller: Caller, method: str
-) -> None:
+async def test_message_that_steers_a_waiting_task_returns_its_outcome(caller: Caller, method: str) -> None:
     task = await asked_by(caller, "pay_then_ask")
     assert said(task)[0] == "Pay 5 to Ann?" and "does not approve" in said(task)[1]
     message = caller.message("rather not", taskId=task["id"])
@@ -110,7 +108,7 @@ async def test_every_open_question_is_shown_and_answered_by_its_id(caller: Calle
     assert answer(ended) == "1 || 2"
 
 
-async def test_questions_can_be_answered_together_and_an_id_can_stand_beside_a_text(caller: Caller) -> None:
+async def test_questions_are_answered_together_or_by_id(caller: Caller) -> None:
     task = await asked_by(caller, "ask_two")
     ids = [one["awaitId"] for one in asked(task)]
     unclear = [data_part(caller, {"awaitId": ids[0], "value": "1"}), data_part(caller, {"other": 1})]

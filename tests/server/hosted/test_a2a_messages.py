@@ -75,7 +75,7 @@ async def test_a_message_to_a_task_that_has_ended_is_refused(caller: Caller) -> 
     assert await runs(caller.api) == [task["id"]]
 
 
-async def test_a_message_to_a_task_that_is_unknown_or_another_agents_is_refused(caller: Caller, other_api: Api) -> None:
+async def test_message_to_an_unknown_or_foreign_task_is_refused(caller: Caller, other_api: Api) -> None:
     api = caller.api
     await stored(api)
     await stored(api, name="Second")
@@ -91,13 +91,13 @@ async def test_a_message_to_a_task_that_is_unknown_or_another_agents_is_refused(
     assert await runs(api) == [own["id"]]
 
 
-async def test_a_task_and_a_context_that_do_not_belong_together_are_refused(caller: Caller) -> None:
+async def test_task_and_context_that_do_not_belong_together_are_refused(caller: Caller) -> None:
     async with at_work(caller) as (task, _):
         error = await caller.error("send", caller.message("two", taskId=task["id"], contextId="another"))
     assert error["code"] == -32602 and "message.contextId" in error["message"]
 
 
-async def test_nobody_to_subscribe_to_is_an_error_of_http_or_of_the_call(caller: Caller) -> None:
+async def test_missing_task_subscription_is_an_error_of_http_or_call(caller: Caller) -> None:
     await stored(caller.api)
     error = await caller.error("subscribe", {"id": "run_1"}, status=200 if caller.newer else 404)
     assert error["code"] == -32001
@@ -116,7 +116,7 @@ async def test_the_same_message_twice_is_one(caller: Caller) -> None:
     assert len(await runs(caller.api)) == 3
 
 
-async def test_the_same_message_finds_its_task_though_the_session_of_its_context_has_ended(caller: Caller) -> None:
+async def test_same_message_finds_its_task_after_the_session(caller: Caller) -> None:
     await stored(caller.api)
     message = caller.message("one", messageId="m-1")
     first = await caller.call("send", message)
@@ -126,7 +126,7 @@ async def test_the_same_message_finds_its_task_though_the_session_of_its_context
     assert len((await caller.api.get("agent-sessions")).json["sessions"]) == 1
 
 
-async def test_the_same_message_twice_to_a_running_task_is_one_also_when_that_has_ended(caller: Caller) -> None:
+async def test_same_message_twice_to_a_task_counts_once(caller: Caller) -> None:
     api = caller.api
     async with at_work(caller) as (task, closed):
         more = caller.message("more", taskId=task["id"], messageId="m-1", config=caller.at_once)
@@ -150,7 +150,7 @@ async def test_a_name_for_a_message_is_its_senders_own(caller: Caller, second_ke
     assert len(await runs(caller.api)) == 2
 
 
-async def test_the_same_message_is_one_also_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
+async def test_same_message_counts_once_across_a_kill(tmp_path: Path) -> None:
     scripts = {name: SCRIPTS[name] for name in ("steered", "seen")}
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as http, AsyncExitStack() as stack:
@@ -178,7 +178,7 @@ async def test_the_same_message_is_one_also_when_the_server_was_killed_in_betwee
 # What it waits for
 
 
-async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers(caller: Caller) -> None:
+async def test_call_for_client_is_question_that_next_message_answers(caller: Caller) -> None:
     await stored(caller.api, "twice", tools=[ASK])
     task = await caller.send("please")
     assert task["status"]["state"] == "input-required"
@@ -207,7 +207,7 @@ async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers
     ]
 
 
-async def test_a_result_that_is_too_large_closes_its_call_with_an_error(caller: Caller) -> None:
+async def test_result_that_is_too_large_closes_its_call_with_error(caller: Caller) -> None:
     await stored(caller.api, "twice", tools=[ASK])
     task = await caller.send("please")
     large = caller.message("x" * (MAX_RESULT_BYTES + 1), taskId=task["id"], messageId="m-a")
@@ -220,7 +220,7 @@ async def test_a_result_that_is_too_large_closes_its_call_with_an_error(caller: 
     assert answer(ended) == f"{prompts.calls.RESULT_TOO_LARGE} || B"
 
 
-async def test_a_message_that_is_too_large_for_a_running_task_is_refused(caller: Caller) -> None:
+async def test_message_that_is_too_large_for_running_task_is_refused(caller: Caller) -> None:
     async with at_work(caller) as (task, closed):
         large = caller.message("x" * (MAX_RESULT_BYTES + 1), taskId=task["id"], config=caller.at_once)
         assert "must not be larger" in (await caller.error("send", large))["message"]
@@ -250,7 +250,7 @@ async def test_every_kind_of_call_for_the_client_is_a_question(
     assert ended["status"]["state"] == "completed" and answer(ended).endswith(": it is done")
 
 
-async def test_a_stream_ends_when_the_caller_is_asked_and_goes_on_with_the_answer(caller: Caller) -> None:
+async def test_stream_ends_with_a_question_and_continues_after_it(caller: Caller) -> None:
     await stored(caller.api, "lookup", tools=[ASK])
     *_, last = await caller.events("stream", caller.message("please"))
     assert last["status"]["state"] == "input-required" and "lookup" in last["status"]["message"]["parts"][0]["text"]
@@ -282,7 +282,7 @@ def text_of(artifact: Json) -> str:
 
 
 @pytest.mark.parametrize("script", ["hello", "echo", "flaky", "quiet_end", "json_answer"])
-async def test_a_stream_and_the_task_that_has_ended_have_the_same_artifacts(caller: Caller, script: str) -> None:
+async def test_stream_and_task_that_has_ended_have_same_artifacts(caller: Caller, script: str) -> None:
     schema = {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
     spec = {"outputSchema": schema} if script == "json_answer" else {}
     await stored(caller.api, script, tools=[{"kind": "server", "name": "echo"}], spec=spec)
@@ -329,7 +329,7 @@ async def test_a_subscriber_who_comes_late_gets_an_empty_answer_too(caller: Call
     assert assembled(got) == assembled([await caller.get(task["id"])]) == {"result": ""}
 
 
-async def test_a_subscriber_in_the_middle_gets_the_text_of_the_turn_once(caller: Caller) -> None:
+async def test_subscriber_in_middle_gets_text_of_turn_once(caller: Caller) -> None:
     await stored(caller.api, "echo_stuck", tools=[{"kind": "server", "name": "echo"}])
     api = caller.api
     task = await caller.call("send", caller.message(config=caller.at_once))
@@ -346,7 +346,7 @@ async def test_a_subscriber_in_the_middle_gets_the_text_of_the_turn_once(caller:
 # What is kept
 
 
-async def test_the_history_has_what_was_said_and_no_more_than_was_asked_for(caller: Caller) -> None:
+async def test_history_has_only_what_was_said_and_requested(caller: Caller) -> None:
     await stored(caller.api, "echo", tools=[{"kind": "mantyx_plugin", "name": "echo"}])
     task = await caller.send("one", messageId="m-1")
     whole = texts(task["history"])
@@ -429,7 +429,7 @@ async def test_data_and_text_files_are_taken(caller: Caller) -> None:
         ({"raw": b64encode(b"\xff\xfe\x00").decode(), "media": "text/plain"}, -32602),
     ],
 )
-async def test_what_cannot_be_taken_is_refused_and_not_dropped(caller: Caller, fields: Json, code: int) -> None:
+async def test_unacceptable_result_is_refused_and_not_dropped(caller: Caller, fields: Json, code: int) -> None:
     await stored(caller.api)
     text = {"text": "look:"} if caller.newer else {"kind": "text", "text": "look:"}
     error = await caller.error("send", caller.message(parts=[text, part(caller, "file", **fields)]))
@@ -462,7 +462,7 @@ async def test_images_and_pdf_files_are_attached(caller: Caller) -> None:
     )
 
 
-async def test_a_file_for_a_task_that_is_under_way_is_refused(caller: Caller) -> None:
+async def test_file_for_task_that_is_under_way_is_refused(caller: Caller) -> None:
     async with at_work(caller) as (task, _):
         cat = part(caller, "file", raw=PNG, media="image/png")
         error = await caller.error("send", caller.message(parts=[cat], taskId=task["id"]))
@@ -504,7 +504,7 @@ async def test_an_extended_card_is_refused_by_its_own_code(caller: Caller) -> No
     assert (await caller.error(method, {}))["code"] == code
 
 
-async def test_a_call_without_an_id_is_carried_out_and_gets_no_answer(caller: Caller) -> None:
+async def test_call_without_id_is_carried_out_and_gets_no_answer(caller: Caller) -> None:
     await stored(caller.api, "stuck")
     for method in ("send", "stream"):
         reply = await caller.post(method, caller.message(method), id=...)

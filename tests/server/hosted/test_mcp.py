@@ -100,7 +100,7 @@ async def test_a_failed_run_is_a_result_that_says_so(api: Api) -> None:
     assert result.is_error and text_of(result) == "the model says auth"
 
 
-async def test_a_tool_that_is_not_there_is_refused_and_wrong_arguments_are_told_to_the_model(api: Api) -> None:
+async def test_missing_tool_is_refused_and_wrong_arguments_are_reported(api: Api) -> None:
     await stored(api)
     wrong: list[tuple[Json, str]] = [
         ({"message": "  "}, "message: must be a non-empty string."),
@@ -176,9 +176,7 @@ async def test_a_misspelt_argument_is_named(api: Api) -> None:
         assert result.is_error and text_of(result).endswith("Did you mean data instead of attachments[0].base64?")
 
 
-async def test_answers_have_the_id_of_their_request_and_refusals_are_logged_under_it(
-    api: Api, server: ServerProcess
-) -> None:
+async def test_answers_and_logged_refusals_carry_the_request_id(api: Api, server: ServerProcess) -> None:
     headers = {"Accept": "application/json, text/event-stream"}
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
@@ -209,7 +207,7 @@ async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
+async def test_server_that_stops_ends_calls_and_leaves_their_runs(
     tmp_path: Path, http: aiohttp.ClientSession, mode: Mode
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
@@ -229,9 +227,7 @@ async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
         await api.cancel(run["id"])
 
 
-async def test_a_request_to_a_server_that_stops_is_told_to_come_back(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_request_to_server_that_stops_is_told_to_come_back(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
         path, headers = await older_session(api)
@@ -279,7 +275,7 @@ async def test_a_narrowed_key_neither_lists_nor_calls_another_agent(api: Api, mo
         {"kind": "mcp_local", "name": "files", "tools": [{"name": "lookup"}]},
     ],
 )
-async def test_an_agent_whose_tools_a_client_must_run_is_neither_listed_nor_called(api: Api, tool: Json) -> None:
+async def test_agent_with_client_tools_is_neither_listed_nor_called(api: Api, tool: Json) -> None:
     await stored(api)
     asks = await stored(api, name="Asks", spec={"modelId": "scripted:lookup", "tools": [tool]})
     async with connected(api) as client:

@@ -25,9 +25,7 @@ async def made(api: Api, **fields: Any) -> Json:
     return reply.json
 
 
-async def test_a_schedule_starts_its_run_by_itself_and_the_run_can_be_found_by_it(
-    server: ServerProcess, api: Api
-) -> None:
+async def test_schedule_starts_its_run_and_finds_it(server: ServerProcess, api: Api) -> None:
     soon = datetime.now(UTC) + timedelta(milliseconds=300)
     async with AsyncClient(api_key=api.key, workspace=api.slug, base_url=server.url) as client:
         one = await client.schedules.create("Soon", "hi", at=soon, model_id="scripted:hello", name="tidy")
@@ -99,12 +97,12 @@ async def test_it_is_made_listed_changed_switched_started_and_removed(server: Se
         ({"spec": SPEC, "crom": "* * * * *", "cron": None}, "cron instead of crom"),
     ],
 )
-async def test_what_cannot_be_scheduled_is_refused_in_words(fields: Json, says: str, api: Api) -> None:
+async def test_unschedulable_time_is_refused_in_words(fields: Json, says: str, api: Api) -> None:
     reply = await api.post("schedules", {**YEARLY, **fields})
     assert says in check_error(reply, 400, "invalid_request")["message"]
 
 
-async def test_what_could_not_run_is_not_scheduled(api: Api, other_api: Api) -> None:
+async def test_unrunnable_spec_is_not_scheduled(api: Api, other_api: Api) -> None:
     check_error(await api.post("schedules", {**YEARLY, "spec": {**SPEC, "modelId": "nope"}}), 400, "invalid_model")
     check_error(await api.post("schedules", {**YEARLY, "spec": {"agentId": "nope", "prompt": "x"}}), 404, "not_found")
     mine = (await made(api))["id"]
@@ -142,7 +140,7 @@ async def test_a_key_of_some_agents_schedules_and_sees_only_those(api: Api) -> N
     assert [one["id"] for one in (await api.get("schedules", key=key)).json["schedules"]] == [mine.json["id"]]
 
 
-async def test_secrets_of_its_tools_are_never_shown_and_survive_a_change(api: Api) -> None:
+async def test_secrets_of_its_tools_are_never_shown_and_survive_change(api: Api) -> None:
     dialled = {"kind": "mcp", "name": "far", "url": "https://mcp.example/", "headers": {"Authorization": "s3cret"}}
     one = await made(api, spec={**SPEC, "tools": [dialled]})
     assert one["spec"]["tools"][0]["headers"] == {"Authorization": "[redacted]"}

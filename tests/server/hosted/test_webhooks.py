@@ -130,7 +130,7 @@ async def test_the_end_of_a_run_is_posted_and_signed(api: Api, receiver: Receive
     assert (one["runId"], one["attempts"], one["lastStatus"], one["lastError"]) == (run, 1, 204, "")
 
 
-async def test_only_the_asked_for_ends_of_the_own_workspace_are_told(
+async def test_only_asked_for_ends_of_own_workspace_are_told(
     api: Api, receiver: Receiver, keys: Callable[[], tuple[str, str]]
 ) -> None:
     await hook(api, receiver, events=["failed"])
@@ -153,9 +153,7 @@ async def test_a_delivery_is_tried_again_until_it_is_taken(api: Api, receiver: R
     assert one["attempts"] == 3
 
 
-async def test_a_delivery_that_is_never_taken_is_given_up_and_can_be_asked_for_again(
-    api: Api, receiver: Receiver
-) -> None:
+async def test_rejected_delivery_is_given_up_and_can_be_requested_again(api: Api, receiver: Receiver) -> None:
     webhook = await hook(api, receiver)
     receiver.answers = [503] * 4
     await api.start("hello")
@@ -178,7 +176,7 @@ async def test_a_webhook_that_is_off_is_not_told(api: Api, receiver: Receiver) -
     assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [run]
 
 
-async def test_the_secret_is_told_once_and_what_is_removed_is_gone(api: Api, receiver: Receiver) -> None:
+async def test_secret_is_told_once_and_what_is_removed_is_gone(api: Api, receiver: Receiver) -> None:
     webhook = await hook(api, receiver)
     assert webhook["secret"].startswith("whsec_")
     path = f"webhooks/{webhook['id']}"
@@ -209,7 +207,7 @@ async def test_a_webhook_that_cannot_be_is_refused(api: Api, body: Json) -> None
     assert "pattern" not in refused["message"]
 
 
-async def test_nothing_is_lost_when_the_server_is_killed_before_it_delivers(
+async def test_nothing_is_lost_when_server_is_killed_before_it_delivers(
     tmp_path: Path, http: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, config=CONFIG) as server:
@@ -282,9 +280,7 @@ async def test_an_endpoint_that_never_answers_holds_up_no_other(api: Api, receiv
 
 
 @pytest.mark.parametrize("answered_first", [False, True])
-async def test_who_wants_to_hear_is_told_when_a_run_begins_to_wait(
-    api: Api, receiver: Receiver, answered_first: bool
-) -> None:
+async def test_watchers_are_told_when_a_run_begins_to_wait(api: Api, receiver: Receiver, answered_first: bool) -> None:
     ends = await hook(api, receiver)
     waiting = await hook(api, receiver, events=["waiting"])
     assert (ends["events"], waiting["events"]) == (["cancelled", "failed", "succeeded"], ["waiting"])

@@ -29,7 +29,7 @@ CAT: Json = {"data": PNG, "name": "cat.png"}
 STORED: Json = {"mediaType": "image/png", "name": "cat.png", "sha256": DIGEST, "sizeBytes": len(IMAGE)}
 
 
-async def test_a_run_with_attachments_shows_them_to_the_model_and_names_them_in_its_snapshot(api: Api) -> None:
+async def test_run_shows_its_attachments_to_model_and_snapshot(api: Api) -> None:
     run = await api.start("attached", prompt="see", attachments=[CAT, {"url": "https://example.com/a.pdf"}])
     frames = await api.events(run)
     assert frames[-1]["text"] == f"see: image/png {len(IMAGE)} bytes, application/pdf https://example.com/a.pdf"
@@ -40,7 +40,7 @@ async def test_a_run_with_attachments_shows_them_to_the_model_and_names_them_in_
     ]
 
 
-async def test_a_data_url_and_a_message_of_the_user_carry_content_too(api: Api) -> None:
+async def test_data_url_and_message_of_user_carry_content_too(api: Api) -> None:
     messages = [
         {"role": "user", "content": "first", "attachments": [{"url": f"data:image/png;base64,{PNG}"}]},
         {"role": "assistant", "content": "ok"},
@@ -110,7 +110,7 @@ async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> N
         ({"sha256": DIGEST, "mediaType": "image/png"}, "attachments[0]", "give exactly one of `data` and `url`"),
     ],
 )
-async def test_an_attachment_that_cannot_be_taken_is_refused_by_its_place(
+async def test_attachment_that_cannot_be_taken_is_refused_by_its_place(
     api: Api, attachment: Json, path: str, fault: str
 ) -> None:
     body = {"modelId": "scripted:attached", "prompt": "hi", "attachments": [attachment]}
@@ -135,7 +135,7 @@ async def test_two_documents_of_9_mb_may_come_with_one_request(api: Api, indent:
     assert check_error(await api.post("agent-runs", whole), 413, "body_too_large")["limitBytes"] == 16 * 1024 * 1024
 
 
-async def test_there_are_limits_on_their_size_and_number_and_on_where_they_may_be(api: Api) -> None:
+async def test_blobs_are_limited_in_size_number_and_place(api: Api) -> None:
     large = base64.b64encode(IMAGE + bytes(MAX_ATTACHMENT_BYTES)).decode()
     refused: list[tuple[Json, str]] = [
         ({"prompt": "x", "attachments": [{"data": large}]}, "attachments[0].data"),
@@ -151,7 +151,7 @@ async def test_there_are_limits_on_their_size_and_number_and_on_where_they_may_b
     assert check_error(session, 400, "invalid_request")["issues"][0]["path"] == "attachments"
 
 
-async def test_what_a_client_says_about_a_blob_is_not_believed(api: Api) -> None:
+async def test_client_claims_about_a_blob_are_not_believed(api: Api) -> None:
     """The names that stand for content in stored specs mean nothing in a request."""
     attachment = {"url": "https://example.com/a.png", "sha256": DIGEST, "sizeBytes": 3}
     run = await api.start("attached", prompt="see", attachments=[attachment])
@@ -161,7 +161,7 @@ async def test_what_a_client_says_about_a_blob_is_not_believed(api: Api) -> None
     ]
 
 
-async def test_content_is_stored_once_beside_the_log_survives_a_kill_and_goes_with_its_last_run(
+async def test_content_is_stored_once_and_deleted_with_its_last_run(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with ServerProcess(tmp_path, scripts={"attached": SCRIPTS["attached"]}) as server:

@@ -52,7 +52,7 @@ async def test_a_tool_is_refused_by_the_fields_that_were_sent(api: Api) -> None:
     check_issues(await api.call("PATCH", f"tools/{made}", LONG), too_long)
 
 
-async def test_a_key_is_refused_by_the_fields_that_were_sent_and_all_issues_are_counted(api: Api) -> None:
+async def test_key_issues_are_counted_by_the_fields_that_were_sent(api: Api) -> None:
     check_issues(await api.post("api-keys", {"agentIds": ["gone"]}), {"agentIds": "there is no agent 'gone'"})
     reply = await api.post("api-keys", {"agentIds": [f"gone_{number}" for number in range(150)]})
     refused = check_error(reply, 400, "invalid_request")
@@ -61,7 +61,7 @@ async def test_a_key_is_refused_by_the_fields_that_were_sent_and_all_issues_are_
     assert refused["issues"][99] == {"path": "agentIds", "message": "there is no agent 'gone_99'"}
 
 
-async def test_an_oauth_app_is_refused_by_the_field_that_was_sent(api: Api) -> None:
+async def test_oauth_app_is_refused_by_field_that_was_sent(api: Api) -> None:
     wrong: list[tuple[Json, str]] = [
         (
             {"visibility": "public", "allowsClientCredentials": True},
@@ -78,7 +78,7 @@ async def test_an_oauth_app_is_refused_by_the_field_that_was_sent(api: Api) -> N
         assert refused["message"].startswith(message) and "issues" not in refused
 
 
-async def test_hints_and_details_name_the_field_that_is_to_be_sent(api: Api) -> None:
+async def test_hints_and_details_name_field_that_is_to_be_sent(api: Api) -> None:
     agent = (await api.post("agents", {"name": "Helper", "spec": {}})).json["id"]
     key = (await api.post("api-keys", {"agentIds": [agent]})).json["key"]
     for path, body in {"agent-runs": {"prompt": "x"}, "agent-sessions": {}}.items():

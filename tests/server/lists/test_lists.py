@@ -126,7 +126,7 @@ async def test_a_filter_that_cannot_be_used_is_a_bad_request(api: Api, query: st
 
 
 @pytest.mark.requirement("wire.list.paging")
-async def test_every_run_of_the_start_is_listed_once_while_others_are_created(api: Api) -> None:
+async def test_run_is_listed_once_while_others_are_created(api: Api) -> None:
     runs = [await api.start("hello", metadata={"n": str(n % 2)}) for n in range(23)]
     pages: list[list[str]] = []
     cursor = ""

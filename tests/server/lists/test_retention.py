@@ -18,7 +18,7 @@ async def trim(server: ServerProcess, api: Api, older_than: str = "0s") -> int:
 
 
 @pytest.mark.requirement("run.log.gap")
-async def test_a_reader_from_before_what_is_kept_gets_a_gap_and_then_the_rest(api: Api, server: ServerProcess) -> None:
+async def test_late_reader_gets_a_gap_and_then_the_rest(api: Api, server: ServerProcess) -> None:
     run = await api.start("hello", metadata={"k": "v"})
     whole = await api.events(run)
     before = await api.snapshot(run)
@@ -37,7 +37,7 @@ async def test_a_reader_from_before_what_is_kept_gets_a_gap_and_then_the_rest(ap
 
 
 @pytest.mark.requirement("run.log.gap")
-async def test_what_is_still_under_way_or_too_young_is_left_whole(api: Api, server: ServerProcess) -> None:
+async def test_running_or_young_runs_are_left_whole(api: Api, server: ServerProcess) -> None:
     ended = await api.start("hello")
     whole = await api.events(ended)
     stuck = await api.start("stuck")

@@ -11,7 +11,7 @@ import pytest
 from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
-from weftline.runtime.reads.receipts import CallName, CancelReceipt
+from weftline.runtime.reads.calls import CallName, CancelReceipt
 from weftline.store.records.pages import PAGE_BYTES, fitting
 from weftline.store.rows import Item, RunRow
 
@@ -32,7 +32,7 @@ async def every(api: Api, name: str, *, limit: int | None = None) -> list[list[A
     return pages
 
 
-def test_a_page_has_what_fits_and_one_item_at_the_least() -> None:
+def test_page_has_what_fits_and_one_item_at_least() -> None:
     assert fitting([1, 1, 1], limit=2) == 2
     assert fitting([PAGE_BYTES * 2, 1], limit=10) == 1
     assert fitting([PAGE_BYTES - 1, 1, 1], limit=10) == 2
@@ -86,7 +86,7 @@ async def test_an_agents_spec_has_a_limit(api: Api) -> None:
         assert error["message"].startswith("spec: has more than 1,048,576 bytes of JSON")
 
 
-async def test_runs_that_said_much_are_listed_a_few_at_a_time(api: Api) -> None:
+async def test_runs_that_said_much_are_listed_few_at_time(api: Api) -> None:
     runs = [await api.start("inside", systemPrompt="x" * (PAGE_BYTES // 2)) for _ in range(3)]
     for run in runs:
         await api.events(run)

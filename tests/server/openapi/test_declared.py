@@ -115,7 +115,7 @@ LISTED = [
 @pytest.mark.parametrize(
     ("route", "name", "value"), LISTED, ids=lambda one: named(one) if isinstance(one, Route) else one
 )
-async def test_every_value_that_the_page_lists_is_accepted_and_no_other(
+async def test_every_value_that_page_lists_is_accepted_and_no_other(
     route: Route, name: str, value: str, world: World, key: str, known: dict[str, str]
 ) -> None:
     path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], route.path)

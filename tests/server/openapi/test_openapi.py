@@ -27,7 +27,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from commands import new_secret
-from weftline.api.forking import ForkModel
 from weftline.api.schemas.agents import AgentModel
 from weftline.api.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.api.schemas.budgets import BudgetLimitsModel
@@ -43,11 +42,10 @@ from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
+from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
 from weftline.testing import ServerProcess
-from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
-from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
 
 from ..kit import Json
 
@@ -202,7 +200,7 @@ def usable(body: Any) -> Any:
     return {**body, "tools": tools}
 
 
-def test_every_route_is_on_the_page_under_an_id_of_its_own(page: Json) -> None:
+def test_every_route_is_on_page_under_id_of_its_own(page: Json) -> None:
     listed = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
     assert listed == {(route.method, route.path) for route in ROUTES}
     ids = [operation["operationId"] for methods in page["paths"].values() for operation in methods.values()]
@@ -241,7 +239,7 @@ def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
             assert success["content"]["application/json"]["schema"], route.path
 
 
-def test_what_a_create_returns_has_one_type(page: Json) -> None:
+def test_create_returns_one_type(page: Json) -> None:
     """A generated client takes the types of all successes for that of each."""
     for route in ROUTES:
         if json_type(route) is not None and route.status != 200:

@@ -92,9 +92,7 @@ async def test_attachments_reach_the_api_of_each_family(team: Team, family: str)
     assert [{key: value for key, value in part.items() if key != "cache_control"} for part in got] == EXPECTED[family]
 
 
-async def test_a_model_that_cannot_see_reads_a_note_and_the_next_model_gets_the_image(
-    team: Team, dialect: Dialect
-) -> None:
+async def test_blind_model_reads_a_note_and_others_get_images(team: Team, dialect: Dialect) -> None:
     blind = {"id": "blind", "vision": False}
     await team.bring(dialect, models=[blind, dialect.model])
     failure = dialect.fails(400, "invalid_request_error")

@@ -31,7 +31,7 @@ def config(dialect: Dialect, url: str, *, name: str, price_for: str) -> str:
 
 
 @pytest.mark.parametrize("family", ["anthropic", "openai_chat"])
-async def test_a_price_for_a_configured_provider_counts_by_the_name_that_it_has_there(
+async def test_configured_provider_price_counts_by_its_own_name(
     family: str, upstream: Upstream, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     dialect = FAMILIES[family]
@@ -72,7 +72,7 @@ UNCOUNTED = sse(
 """A whole answer from a server that does not count tokens."""
 
 
-async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
+async def test_call_without_reported_usage_is_marked_as_estimated(
     upstream: Upstream, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     dialect = FAMILIES["openai_chat"]

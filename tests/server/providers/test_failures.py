@@ -29,7 +29,7 @@ def text_of(frames: list[Frame], attempt: int) -> str:
 
 
 @pytest.mark.requirement("provider.error.retry", "provider.error.classes")
-async def test_a_refused_call_is_tried_again_but_not_before_its_retry_after(team: Team, dialect: Dialect) -> None:
+async def test_refused_call_is_retried_after_its_retry_after(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     team.upstream.answers(dialect.fails(*REFUSALS[dialect.family], Retry_After="1"), dialect.answer("Hello"))
     frames = await team.run(model)
@@ -42,7 +42,7 @@ async def test_a_refused_call_is_tried_again_but_not_before_its_retry_after(team
 
 
 @pytest.mark.requirement("provider.error.retry")
-async def test_failures_that_no_retry_cures_end_the_run_at_the_first_attempt(team: Team, dialect: Dialect) -> None:
+async def test_failures_that_no_retry_cures_end_run_at_first_attempt(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     google = dialect.family == "google"
     cases = {
@@ -62,7 +62,7 @@ async def test_failures_that_no_retry_cures_end_the_run_at_the_first_attempt(tea
 
 
 @pytest.mark.requirement("provider.error.retry")
-async def test_an_overloaded_provider_is_given_up_after_a_bounded_number_of_attempts(team: Team) -> None:
+async def test_overloaded_provider_is_given_up_after_bounded_number_of_attempts(team: Team) -> None:
     dialect = Anthropic()
     model = await team.bring(dialect)
     team.upstream.answers(*(dialect.fails(529, "overloaded_error") for _ in range(9)))
@@ -76,9 +76,7 @@ async def test_an_overloaded_provider_is_given_up_after_a_bounded_number_of_atte
 
 
 @pytest.mark.requirement("provider.stream.cut", "provider.error.retry")
-async def test_a_stream_that_dies_in_the_middle_is_restarted_and_only_the_whole_answer_counts(
-    team: Team, dialect: Dialect
-) -> None:
+async def test_stream_that_dies_restarts_and_counts_only_once(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     team.upstream.answers(Reply(dialect.begun("Hel", "lo wor"), then="cut"), dialect.answer("Hello", " again"))
     frames = await team.run(model)
@@ -88,7 +86,7 @@ async def test_a_stream_that_dies_in_the_middle_is_restarted_and_only_the_whole_
 
 
 @pytest.mark.requirement("provider.stream.cut")
-async def test_the_calls_of_a_stream_that_was_cut_are_not_run(team: Team) -> None:
+async def test_calls_of_stream_that_was_cut_are_not_run(team: Team) -> None:
     dialect = Chat()
     model = await team.bring(dialect)
     whole = dialect.answer(calls=[Call("weather", '{"city":"Oslo"}')])
@@ -100,7 +98,7 @@ async def test_the_calls_of_a_stream_that_was_cut_are_not_run(team: Team) -> Non
 
 
 @pytest.mark.requirement("provider.error.fallback", "provider.extra.other_provider", "wire.usage.counted")
-async def test_a_fallback_of_another_family_goes_on_in_its_own_form(team: Team) -> None:
+async def test_fallback_of_another_family_goes_on_in_its_own_form(team: Team) -> None:
     first, second = Anthropic(), Responses()
     model = await team.bring(first)
     other = await team.bring(second, "spare")
@@ -151,7 +149,7 @@ async def test_a_cancel_closes_the_connection_to_the_provider(team: Team, dialec
     assert len(team.upstream.asked) == 1
 
 
-async def test_a_provider_that_is_deleted_under_a_run_ends_it_with_a_typed_error(team: Team) -> None:
+async def test_provider_deleted_under_a_run_ends_it_with_an_error(team: Team) -> None:
     dialect = Anthropic()
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer(calls=[Call("ask")]))
@@ -176,7 +174,7 @@ async def hasty(
 
 
 @pytest.mark.requirement("provider.error.deadline", "provider.error.classes")
-async def test_a_call_still_answering_at_its_deadline_is_cut_with_what_it_said(
+async def test_call_still_answering_at_its_deadline_is_cut(
     hasty: tuple[ServerProcess, Team],
 ) -> None:
     _, team = hasty

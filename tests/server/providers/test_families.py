@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from weftline.config import provider_settings
 from weftline.messages import User
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import AiohttpTransport, Response
 from weftline.providers.base import ModelRequest, Provider, ToolSpec
 from weftline.providers.families import build_provider

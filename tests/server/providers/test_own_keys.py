@@ -211,9 +211,7 @@ async def command(*arguments: str, env: dict[str, str] | None = None, stdin: str
     return await weftline_beside(*arguments, env={**hidden, **(env or {})}, stdin=stdin)
 
 
-async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach_a_running_server(
-    team: Team, server: ServerProcess
-) -> None:
+async def test_commands_take_keys_and_reach_a_running_server(team: Team, server: ServerProcess) -> None:
     dialect = Anthropic()
     where = ("--workspace", team.api.slug, "--db", str(server.db))
     made = await command(
@@ -251,7 +249,7 @@ async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach
         assert refused.code == code and refused.err and "Traceback" not in refused.err
 
 
-async def test_the_models_command_tells_prices_capabilities_and_why_a_provider_is_missing(tmp_path: Path) -> None:
+async def test_models_command_tells_prices_capabilities_and_why_provider_is_missing(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         """
@@ -321,7 +319,7 @@ async def test_prices_are_shown_for_platform_offerings_alone(
         assert (await team.run("claude-sonnet-4-5"))[-1]["model"]["id"] == "mine:claude-sonnet-4-5"
 
 
-async def test_an_own_provider_of_the_same_name_takes_the_servers_place(
+async def test_own_provider_of_same_name_takes_servers_place(
     tmp_path: Path, http: aiohttp.ClientSession, upstream: Upstream
 ) -> None:
     models = 'models = ["claude-opus-5", "claude-sonnet-4-5"]'
@@ -353,7 +351,7 @@ async def test_own_providers_keep_to_the_servers_egress(
         assert not upstream.asked
 
 
-async def test_a_lost_secret_key_makes_the_provider_unavailable_and_nothing_else(
+async def test_lost_secret_key_makes_provider_unavailable_and_nothing_else(
     tmp_path: Path, http: aiohttp.ClientSession, upstream: Upstream
 ) -> None:
     with ServerProcess(tmp_path, scripts={"hello": {"turns": [{"text": "hi"}]}}) as server:

@@ -66,7 +66,7 @@ async def round_of(team: Team, dialect: Dialect, between: Callable[[], None]) ->
 
 
 @pytest.mark.requirement("provider.extra.round_trip", "provider.extra.reasoning_replay", "provider.cache.stable_prefix")
-async def test_a_restart_in_the_middle_of_a_tool_round_changes_no_byte_of_the_next_request(
+async def test_restart_in_a_tool_round_changes_no_byte(
     configured: tuple[ServerProcess, Team], dialect: Dialect
 ) -> None:
     server, team = configured

@@ -104,7 +104,7 @@ REFUSED: list[tuple[str, str, Json, list[tuple[str, str]]]] = [
 ]
 
 
-async def test_what_a_model_does_not_take_is_refused_when_the_run_is_created(team: Team) -> None:
+async def test_unsupported_setting_is_refused_at_run_creation(team: Team) -> None:
     for family, dialect in FAMILIES.items():
         await team.bring(dialect, family.replace("_", "-"), models=[], anyModel=True)
     for family, vendor_id, asked, issues in REFUSED:
@@ -117,7 +117,7 @@ async def test_what_a_model_does_not_take_is_refused_when_the_run_is_created(tea
     assert team.upstream.asked == []
 
 
-async def test_agents_sessions_and_fallbacks_are_checked_too_and_the_catalogs_limit_counts(team: Team) -> None:
+async def test_agents_sessions_and_fallbacks_are_checked_too(team: Team) -> None:
     dialect = FAMILIES["google"]
     models: list[Any] = [{"id": "small", "maxOutputTokens": 100}, "large"]
     await team.bring(dialect, "mine", models=models)

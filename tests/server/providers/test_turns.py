@@ -42,7 +42,7 @@ async def test_a_family_answers_in_text_with_its_usage(team: Team, dialect: Dial
     assert len(team.upstream.asked) == 1
 
 
-async def test_a_character_that_a_family_cuts_in_two_is_whole_again(team: Team, dialect: Dialect) -> None:
+async def test_character_that_family_cuts_in_two_is_whole_again(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer("a\ud83d", "\ude00b", "c\ud83d", "d", "e\ude00"))
     frames = await team.run(model)
@@ -87,7 +87,7 @@ ROUNDS = [
 
 
 @pytest.mark.parametrize(("family", "file", "numbers"), ROUNDS)
-async def test_a_call_and_an_answer_make_a_whole_run_with_a_client_tool(
+async def test_call_and_answer_make_whole_run_with_client_tool(
     team: Team, family: str, file: str, numbers: tuple[int, int]
 ) -> None:
     replayed = [exchange(file, number) for number in numbers]
@@ -114,7 +114,7 @@ async def test_the_texts_of_a_tool_result_are_not_glued_together(team: Team, dia
 
 
 @pytest.mark.parametrize("family", ["openai_chat", "openai_responses"])
-async def test_sounds_and_bytes_that_the_api_refuses_are_put_into_words(team: Team, family: str) -> None:
+async def test_sounds_and_bytes_that_api_refuses_are_put_into_words(team: Team, family: str) -> None:
     dialect = FAMILIES[family]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer("", calls=[Call("sound", "{}")]), dialect.answer("Done."))
@@ -137,7 +137,7 @@ async def test_images_of_a_tool_result_reach_every_family(team: Team, dialect: D
 
 @pytest.mark.requirement("provider.schema.hidden", "provider.schema.anthropic", "provider.schema.gemini_tools")
 @pytest.mark.parametrize("name", [*FAMILIES, *OLD])
-async def test_structured_output_beside_tools_works_on_every_family_and_hides_its_means(team: Team, name: str) -> None:
+async def test_structured_output_works_beside_tools_in_every_family(team: Team, name: str) -> None:
     dialect = OLD.get(name) or FAMILIES[name]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer(calls=[Call("weather", '{"city":"Oslo"}')]))
@@ -161,9 +161,7 @@ async def test_structured_output_beside_tools_works_on_every_family_and_hides_it
     assert not any(hidden.encode() in shown for hidden in SYNTHETIC)
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_once_more_and_then_fails_the_run(
-    team: Team, dialect: Dialect
-) -> None:
+async def test_unfitting_answer_is_requested_once_more_then_fails(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer("not json"), dialect.answer('{"town":1}'), dialect.answer(ANSWER))
     frames = await team.run(model, outputSchema=OUTPUT)
@@ -173,7 +171,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_and_then_fails
 
 
 @pytest.mark.parametrize("family", ["openai_chat", "openai_responses"])
-async def test_optional_fields_that_strict_mode_had_written_are_left_out_of_the_answer(team: Team, family: str) -> None:
+async def test_optional_fields_written_by_strict_mode_are_removed(team: Team, family: str) -> None:
     dialect = FAMILIES[family]
     model = await team.bring(dialect)
     optional = {"type": "object", "properties": {"city": {"type": "string"}, "river": {"type": "string"}}}
@@ -194,7 +192,7 @@ async def test_optional_fields_that_strict_mode_had_written_are_left_out_of_the_
     assert sent[0]["prompt_cache_key"] == sent[1]["prompt_cache_key"] == run
 
 
-async def test_the_highest_effort_but_one_has_a_word_of_its_own(team: Team) -> None:
+async def test_highest_effort_but_one_has_word_of_its_own(team: Team) -> None:
     dialect = FAMILIES["openai_responses"]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer("Hello"))
@@ -216,7 +214,7 @@ async def test_the_runs_of_a_session_share_their_cache_key(team: Team) -> None:
     assert [asked.body["prompt_cache_key"] for asked in team.upstream.asked] == [session, session]
 
 
-async def test_an_answer_that_is_only_queued_fails_the_run_and_says_so(team: Team) -> None:
+async def test_answer_that_is_only_queued_fails_run_and_says_so(team: Team) -> None:
     queued = exchange("streams/openai_responses/not_finished")
     model = await team.bring(FAMILIES["openai_responses"])
     team.upstream.answers(Reply(queued.body, kind=JSON))
@@ -226,7 +224,7 @@ async def test_an_answer_that_is_only_queued_fails_the_run_and_says_so(team: Tea
     assert len(team.upstream.asked) == 1
 
 
-async def test_a_connection_that_breaks_behind_a_complete_answer_is_no_matter(team: Team, dialect: Dialect) -> None:
+async def test_connection_that_breaks_behind_complete_answer_is_no_matter(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)
     team.upstream.answers(Reply(dialect.answer("Hello"), then="cut"))
     frames = await team.run(model)
@@ -236,7 +234,7 @@ async def test_a_connection_that_breaks_behind_a_complete_answer_is_no_matter(te
 
 @pytest.mark.requirement("provider.schema.truncated")
 @pytest.mark.parametrize("name", [*FAMILIES, "old_anthropic"])
-async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(team: Team, name: str) -> None:
+async def test_structured_output_that_hits_limit_is_truncation_with_raw_text(team: Team, name: str) -> None:
     dialect = OLD.get(name) or FAMILIES[name]
     model = await team.bring(dialect)
     if name == "old_anthropic":
@@ -250,7 +248,7 @@ async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_ra
 
 @pytest.mark.requirement("provider.stream.bad_arguments")
 @pytest.mark.parametrize("family", ["anthropic", "openai_chat", "openai_responses"])
-async def test_arguments_that_are_no_object_are_not_run_and_the_model_is_told(team: Team, family: str) -> None:
+async def test_non_object_arguments_are_not_run_but_reported(team: Team, family: str) -> None:
     dialect = FAMILIES[family]
     model = await team.bring(dialect)
     team.upstream.answers(
@@ -267,7 +265,7 @@ async def test_arguments_that_are_no_object_are_not_run_and_the_model_is_told(te
 
 
 @pytest.mark.requirement("provider.stream.bad_arguments")
-async def test_a_call_that_gemini_itself_could_not_read_is_asked_for_again(team: Team) -> None:
+async def test_call_that_gemini_could_not_read_is_asked_again(team: Team) -> None:
     dialect = FAMILIES["google"]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer(stop="malformed_function_call"), dialect.answer("Sunny."))
@@ -292,7 +290,7 @@ EXECUTED = [
 
 @pytest.mark.requirement("provider.tools.executed")
 @pytest.mark.parametrize(("family", "file", "number", "tool"), EXECUTED)
-async def test_a_tool_that_the_provider_ran_is_told_once_and_never_run_here(
+async def test_provider_tool_is_reported_once_and_never_executed(
     team: Team, family: str, file: str, number: int, tool: str
 ) -> None:
     replayed = exchange(file, number)
@@ -319,7 +317,7 @@ async def test_a_replay_shows_the_same_bytes_as_the_live_stream(team: Team) -> N
     assert [frame.raw for frame in await team.api.events(run)] == [frame.raw for frame in live]
 
 
-async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(team: Team) -> None:
+async def test_answer_that_was_not_streamed_is_taken_all_same(team: Team) -> None:
     body = {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {"input_tokens": 3}}
     team.upstream.answers(Reply(json.dumps({"type": "message", "role": "assistant", **body}).encode(), 200, JSON))
     frames = await team.run(await team.bring(Anthropic()))

@@ -125,9 +125,7 @@ async def test_a_failed_task_is_an_error_result(dialer: Dialer, context: ToolCon
     assert output.is_error and text(output) == "broke"
 
 
-async def test_a_message_that_may_have_arrived_is_not_sent_in_another_form(
-    dialer: Dialer, context: ToolContext
-) -> None:
+async def test_message_that_may_have_arrived_is_not_sent_differently(dialer: Dialer, context: ToolContext) -> None:
     async def cut(request: web.Request) -> web.Response:
         assert request.transport is not None
         request.transport.close()
@@ -160,7 +158,7 @@ async def test_a_card_leads_to_its_endpoint(dialer: Dialer, context: ToolContext
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("name", ["agent-card.json", "agent.json"])
-async def test_a_base_address_leads_to_its_card_and_the_card_to_the_endpoint(
+async def test_base_address_leads_to_its_card_and_card_to_endpoint(
     dialer: Dialer, context: ToolContext, version: str, name: str
 ) -> None:
     async def peer(request: web.Request) -> web.Response:
@@ -188,9 +186,7 @@ async def test_a_base_address_leads_to_its_card_and_the_card_to_the_endpoint(
 
 
 @pytest.mark.parametrize("newer", [False, True])
-async def test_a_task_that_is_under_way_is_asked_for_until_it_is_done(
-    dialer: Dialer, context: ToolContext, newer: bool
-) -> None:
+async def test_running_task_is_polled_until_it_is_done(dialer: Dialer, context: ToolContext, newer: bool) -> None:
     states = iter(["working", "completed"])
 
     async def peer(request: web.Request) -> web.Response:

@@ -40,7 +40,7 @@ async def test_an_mcp_servers_tools_are_offered_under_its_name(api: Api, facts: 
 
 
 @pytest.mark.requirement("wire.event.server_tool")
-async def test_a_call_of_an_mcp_tool_is_told_as_a_server_call(api: Api, facts: McpProcess) -> None:
+async def test_call_of_mcp_tool_is_told_as_server_call(api: Api, facts: McpProcess) -> None:
     frames = await api.play("add", tools=[mcp(facts)])
     assert text_of(frames) == "heard 42"
     call, result = of_type(frames, "tool_call")[0], of_type(frames, "tool_result")[0]
@@ -54,7 +54,7 @@ async def test_names_that_models_cannot_use_still_reach_the_right_tool(api: Api,
     assert '"sky"' in text_of(await api.play("weather", tools=[mcp(facts)]))
 
 
-async def test_an_error_result_of_an_mcp_tool_is_an_error_result_here(api: Api, facts: McpProcess) -> None:
+async def test_error_result_of_mcp_tool_is_error_result_here(api: Api, facts: McpProcess) -> None:
     frames = await api.play("broken", tools=[mcp(facts)])
     assert "out of order" in text_of(frames)
     assert of_type(frames, "tool_result")[0]["ok"] is False
@@ -62,9 +62,7 @@ async def test_an_error_result_of_an_mcp_tool_is_an_error_result_here(api: Api, 
 
 @pytest.mark.requirement("wire.tools.mcp_unavailable")
 @pytest.mark.parametrize("why", ["down", "refused"])
-async def test_an_mcp_server_that_cannot_be_reached_becomes_one_tool_that_says_so(
-    api: Api, facts: McpProcess, why: str
-) -> None:
+async def test_unreachable_mcp_server_becomes_one_explaining_tool(api: Api, facts: McpProcess, why: str) -> None:
     ref = mcp(facts, {"X-Team": "blue"}) if why == "refused" else mcp(facts, url="http://127.0.0.1:9/mcp")
     tools = [ref, {"kind": "mantyx_plugin", "name": "current_time"}]
     assert text_of(await api.play("offered", tools=tools)) == "current_time,facts_unavailable"
@@ -75,7 +73,7 @@ async def test_an_mcp_server_that_cannot_be_reached_becomes_one_tool_that_says_s
     assert "unix_s" in text_of(frames)
 
 
-async def test_a_run_keeps_its_mcp_tools_over_a_restart_of_their_server(api: Api, own_facts: McpProcess) -> None:
+async def test_run_keeps_its_mcp_tools_over_restart_of_their_server(api: Api, own_facts: McpProcess) -> None:
     run = await api.start("ask_between", tools=[mcp(own_facts), local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")
@@ -85,7 +83,7 @@ async def test_a_run_keeps_its_mcp_tools_over_a_restart_of_their_server(api: Api
     assert text_of(frames) == "heard 2 || found || 4"
 
 
-async def test_a_run_goes_on_with_its_headers_after_the_server_was_killed(
+async def test_run_goes_on_with_its_headers_after_server_was_killed(
     server: ServerProcess, api: Api, facts: McpProcess
 ) -> None:
     run = await api.start("ask_between", tools=[mcp(facts), local_tool()])
@@ -202,7 +200,7 @@ async def test_secret_headers_are_shown_nowhere_and_stored_sealed(
     assert (server.db / "secret.key").stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_secrets_of_a_run_go_with_its_end_and_those_of_a_session_with_its(
+async def test_run_and_session_secrets_are_deleted_with_them(
     server: ServerProcess, api: Api, facts: McpProcess
 ) -> None:
     tools = [mcp(facts), local_tool()]

@@ -130,7 +130,7 @@ def leaks(*texts: str) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-async def test_a_secret_that_a_peer_repeats_is_shown_and_stored_nowhere(
+async def test_secret_that_peer_repeats_is_shown_and_stored_nowhere(
     server: ServerProcess, api: Api, kind: Any, answer: Any, script: str
 ) -> None:
     async with serving(answer) as peer:
@@ -174,7 +174,7 @@ async def test_addresses_with_credentials_are_shown_without_them(api: Api) -> No
 Q: Json = {"type": "object", "properties": {"q": {"type": "string"}}}
 
 
-async def test_what_a_webhook_answers_is_kept_without_the_secrets(api: Api) -> None:
+async def test_webhook_answers_are_stored_without_secrets(api: Api) -> None:
     async def repeating(request: web.Request) -> web.Response:
         return web.Response(status=500, text=f"{request.raw_path} {request.headers['Authorization']} {PASSWORD}")
 
@@ -227,7 +227,7 @@ async def test_a_tools_secrets_do_not_follow_it_to_another_origin(api: Api) -> N
 
 
 @pytest.mark.parametrize(("kind", "field"), [("mcp", "url"), ("a2a", "agentCardUrl")])
-async def test_an_agents_secrets_do_not_follow_its_tool_to_another_origin(api: Api, kind: str, field: str) -> None:
+async def test_agents_secrets_do_not_follow_its_tool_to_another_origin(api: Api, kind: str, field: str) -> None:
     def definition(url: str, value: str) -> Json:
         tool = {"kind": kind, "name": "peer", field: url, "headers": {"X-Secret": value}}
         return {"name": "Helper", "spec": {"modelId": "scripted:delegate", "tools": [tool]}}

@@ -39,7 +39,7 @@ def listing(*tools: Any) -> Any:
     return listed
 
 
-async def test_the_blocks_of_a_result_are_read_one_below_the_other(api: Api) -> None:
+async def test_blocks_of_result_are_read_one_below_other(api: Api) -> None:
     audio = {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}
     blob = {"uri": "file:///b.bin", "mimeType": "application/octet-stream", "blob": "AAEC"}
 
@@ -83,7 +83,7 @@ BANK = answering({"tools/list": listing({"name": "pay", "inputSchema": OBJECT}),
 
 
 @pytest.mark.parametrize("kind", ["mcp", "a2a", "stored", "timeout", "raised"])
-async def test_a_call_whose_outcome_is_lost_is_in_doubt_and_not_made_again(api: Api, kind: str) -> None:
+async def test_call_with_a_lost_outcome_is_in_doubt(api: Api, kind: str) -> None:
     async with serving(BANK if kind == "mcp" else hangs_up) as peer:
         match kind:
             case "mcp":
@@ -180,9 +180,7 @@ async def test_a_malformed_tool_costs_the_server_that_tool_alone(
     ]
 
 
-async def test_a_tool_for_tasks_alone_is_left_out_with_one_note(
-    pool: McpPool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_tool_for_tasks_alone_is_left_out_with_one_note(pool: McpPool, caplog: pytest.LogCaptureFixture) -> None:
     named = [
         {"name": kind, "inputSchema": OBJECT, "execution": {"taskSupport": kind}} for kind in ("optional", "required")
     ]
@@ -200,7 +198,7 @@ async def test_a_tool_for_tasks_alone_is_left_out_with_one_note(
     )  # of the server's connection, and the client's
 
 
-async def test_what_is_recorded_of_a_call_is_what_the_server_gets() -> None:
+async def test_recorded_call_is_what_the_server_gets() -> None:
     got: list[Json] = []
 
     async def pay(request: web.Request, params: Json) -> Json:
@@ -217,7 +215,7 @@ async def test_what_is_recorded_of_a_call_is_what_the_server_gets() -> None:
     assert got == [result.calls[0].args] == [{"n": 1}]
 
 
-async def test_the_model_never_reads_what_a_library_says_about_an_answer(pool: McpPool, context: ToolContext) -> None:
+async def test_model_never_reads_what_library_says_about_answer(pool: McpPool, context: ToolContext) -> None:
     async def nonsense(request: web.Request, params: Json) -> Json:
         return {"tools": 5, "content": 5}
 
@@ -233,7 +231,7 @@ async def test_the_model_never_reads_what_a_library_says_about_an_answer(pool: M
     assert output.in_doubt and said.startswith("odd_t failed: The server's answer does not follow the protocol. ")
 
 
-async def test_a_list_that_is_too_long_is_cut_with_a_warning(
+async def test_list_that_is_too_long_is_cut_with_warning(
     pool: McpPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def listed(request: web.Request, params: Json) -> Json:

@@ -90,7 +90,7 @@ async def grabbed(api: Api, handler: Handler) -> str:
         return (await beside(api, api.play("grab", tools=tools)))[-1]["text"]
 
 
-async def test_a_result_is_checked_against_its_servers_schema_in_bounded_time(api: Api) -> None:
+async def test_result_is_checked_against_its_servers_schema_in_bounded_time(api: Api) -> None:
     looping = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
     tool = {"name": "grab", "inputSchema": {"type": "object"}, "outputSchema": looping}
     content = {"x": "a" * 60 + "!"}
@@ -102,7 +102,7 @@ async def test_a_result_is_checked_against_its_servers_schema_in_bounded_time(ap
     assert "has no structured content" in text
 
 
-async def test_a_tool_whose_schemas_cost_too_much_is_offered_without_them(api: Api) -> None:
+async def test_tool_whose_schemas_cost_too_much_is_offered_without_them(api: Api) -> None:
     tool = {"name": "grab", "inputSchema": dag(40), "outputSchema": dag(40)}
     result = {"content": [{"type": "text", "text": "fine"}], "structuredContent": {"q": 1}}
     assert await grabbed(api, mcp_server(tool, result)) == "heard fine"
@@ -117,7 +117,7 @@ async def test_an_answer_of_a_million_values_is_not_made(api: Api) -> None:
     assert "numbers of more than 400 digits" in await grabbed(api, mcp_server(tool, result))
 
 
-async def test_a_card_with_ten_thousand_interfaces_is_not_tried_ten_thousand_times(api: Api) -> None:
+async def test_card_with_ten_thousand_interfaces_is_not_tried_completely(api: Api) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("agent-card.json"):
             interfaces = [{"url": f"/{n}", "protocolBinding": "JSONRPC"} for n in range(10_000)]

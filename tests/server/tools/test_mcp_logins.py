@@ -17,7 +17,7 @@ from commands import operate, weftline_beside
 from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
-from weftline.runtime.tool_calls.mcp_logins import StoredLogins
+from weftline.runtime.tool_calls.tool_source import StoredLogins
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.testing import ServerProcess
@@ -43,7 +43,7 @@ class Clock:
         return self.us
 
 
-async def test_a_person_logs_in_by_command_and_runs_use_the_login(
+async def test_person_logs_in_by_command_and_runs_use_login(
     api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server that is dialled is this one: its agents, over MCP, behind OAuth."""
@@ -97,7 +97,7 @@ async def test_a_login_that_cannot_be_made_says_why(api: Api, server: ServerProc
     assert bad.code == 1 and "http" in bad.err
 
 
-async def test_a_browser_elsewhere_is_asked_for_what_it_came_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_browser_elsewhere_is_asked_for_what_it_came_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.readline", lambda: "http://127.0.0.1:8765/callback?code=c \n", raising=False)
     async with PastedRedirect(0) as person:
         assert person.redirect_uri == "http://127.0.0.1:8765/callback"
@@ -319,7 +319,7 @@ async def world(tmp_path: Path, dialer: Dialer, issuer: Issuer) -> Any:
     await store.close()
 
 
-async def test_an_expired_token_is_renewed_before_it_is_used_and_nobody_reads_it(
+async def test_expired_token_is_renewed_before_use(
     world: World, issuer: Issuer, context: ToolContext, dialer: Dialer, tmp_path: Path
 ) -> None:
     secret = {"client_secret": "client-secret-1", "client_auth": "client_secret_post"}
@@ -374,7 +374,7 @@ async def test_a_login_is_used_where_the_connection_was_open_before(world: World
         assert [one.name for one in await list_tools(world.pool, where)] == ["pay"]
 
 
-async def test_a_refused_call_is_made_again_with_the_login_that_came(
+async def test_refused_call_is_made_again_with_login_that_came(
     world: World, issuer: Issuer, context: ToolContext
 ) -> None:
     issuer.greets_everybody = True
@@ -397,7 +397,7 @@ async def test_logging_in_again_does_not_cut_off_calls(world: World, issuer: Iss
     assert "paid" in await paying
 
 
-async def test_a_new_login_is_used_at_once_where_strangers_are_served(api: Api, server: ServerProcess) -> None:
+async def test_new_login_is_used_at_once_where_strangers_are_served(api: Api, server: ServerProcess) -> None:
     async def tools(request: web.Request, _: Json) -> Json:
         who = "for members" if "Authorization" in request.headers else "for strangers"
         return {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "description": who}]}

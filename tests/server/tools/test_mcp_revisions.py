@@ -114,9 +114,7 @@ async def test_a_server_without_initialize_is_used_however_it_refuses_it(
         await pool.aclose()
 
 
-async def test_a_question_of_such_a_server_is_declined_and_the_model_is_told(
-    pool: McpPool, context: ToolContext
-) -> None:
+async def test_question_of_such_server_is_declined_and_model_is_told(pool: McpPool, context: ToolContext) -> None:
     async with serving(modern(REFUSALS["unknown method"], [])) as server:
         where = McpAddress(1, f"{server.url}/mcp")
         (pay,) = offered("bank", await list_tools(pool, where), pool=pool, address=where, tool_filter=None)
@@ -125,7 +123,7 @@ async def test_a_question_of_such_a_server_is_declined_and_the_model_is_told(
     assert text.startswith("paid, decline") and "'Really?'" in text and "declined" in text
 
 
-async def test_a_connection_on_which_a_call_was_cut_off_is_not_used_again(pool: McpPool) -> None:
+async def test_connection_with_an_interrupted_call_is_not_reused(pool: McpPool) -> None:
     """What the server asks on it may be about the run of that call."""
     async with serving(modern(REFUSALS["unknown method"], [])) as server:
         where = McpAddress(1, f"{server.url}/mcp")
@@ -139,7 +137,7 @@ async def test_a_connection_on_which_a_call_was_cut_off_is_not_used_again(pool: 
         await pool.aclose()
 
 
-async def test_a_server_that_wants_a_login_says_how_to_log_in(pool: McpPool) -> None:
+async def test_server_that_wants_login_says_how_to_log_in(pool: McpPool) -> None:
     seen: list[str] = []
 
     async def refuses(request: web.Request) -> web.Response:
@@ -152,7 +150,7 @@ async def test_a_server_that_wants_a_login_says_how_to_log_in(pool: McpPool) -> 
     assert seen == ["POST"]
 
 
-async def test_a_question_during_a_session_is_declined_and_the_model_is_told(
+async def test_question_during_session_is_declined_and_model_is_told(
     pool: McpPool, facts: McpProcess, context: ToolContext
 ) -> None:
     where = McpAddress(1, facts.url, tuple(TEAM.items()))
@@ -169,7 +167,7 @@ async def test_a_question_during_a_session_is_declined_and_the_model_is_told(
     assert told == [ToolProgress(1, 3, "one of three")]
 
 
-async def test_progress_of_a_dialled_tool_is_an_event_of_the_run(api: Api, facts: McpProcess) -> None:
+async def test_progress_of_dialled_tool_is_event_of_run(api: Api, facts: McpProcess) -> None:
     tool = {"kind": "mcp", "name": "facts", "url": facts.url, "headers": TEAM}
     frames = await api.play("count", tools=[tool])
     (progress,) = [frame for frame in frames if frame.type == "tool_progress"]
@@ -184,7 +182,7 @@ async def test_progress_of_a_dialled_tool_is_an_event_of_the_run(api: Api, facts
     assert frames[-1].type == "result"
 
 
-async def test_a_question_of_a_dialled_server_is_an_await_if_the_run_says_so(api: Api, facts: McpProcess) -> None:
+async def test_question_of_dialled_server_is_await_if_run_says_so(api: Api, facts: McpProcess) -> None:
     tool = {"kind": "mcp", "name": "facts", "url": facts.url, "headers": TEAM, "elicitation": "ask"}
     run = await api.start("ask", tools=[tool])
     async with api.stream(run) as stream:

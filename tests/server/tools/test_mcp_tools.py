@@ -125,7 +125,7 @@ async def test_connections_are_shared_bounded_and_closed_when_idle(
         await pool.aclose()
 
 
-async def test_what_is_wrong_with_a_server_is_told(pool: McpPool, facts: McpProcess) -> None:
+async def test_server_problem_is_reported(pool: McpPool, facts: McpProcess) -> None:
     with pytest.raises(McpUnavailable, match="401"):
         await list_tools(pool, address(facts, ()))
     with pytest.raises(McpUnavailable, match="Could not connect"):
@@ -150,7 +150,7 @@ async def test_a_server_that_never_answers_is_given_up(dialer: Dialer) -> None:
         await pool.aclose()
 
 
-async def test_a_server_that_asks_without_waiting_for_answers_is_given_up(pool: McpPool) -> None:
+async def test_server_that_asks_without_waiting_for_answers_is_given_up(pool: McpPool) -> None:
     answered = asyncio.Event()
 
     async def pinging(request: web.Request) -> web.StreamResponse:
@@ -184,7 +184,7 @@ async def test_every_page_of_a_long_list_is_read(pool: McpPool) -> None:
 
 
 @pytest.mark.parametrize("hint", [{}, {"readOnlyHint": True}])
-async def test_a_call_whose_answer_is_lost_is_repeated_only_when_that_is_harmless(
+async def test_call_with_a_lost_answer_repeats_only_when_harmless(
     pool: McpPool, context: ToolContext, hint: Json
 ) -> None:
     calls: list[Json] = []

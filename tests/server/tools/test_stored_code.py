@@ -48,9 +48,7 @@ async def result_of(api: Api, tool: Json) -> Frame:
 
 
 @pytest.mark.requirement("sandbox.env.bridged")
-async def test_code_sees_the_env_that_it_is_handed_and_secrets_are_blacked_out_everywhere(
-    server: ServerProcess, api: Api
-) -> None:
+async def test_code_sees_its_env_and_secrets_are_redacted(server: ServerProcess, api: Api) -> None:
     tool = await create(api, greet())
     await create(api, greet(name="other", secrets={"OTHER": "not-for-greet-1"}))
     result = await result_of(api, tool)
@@ -74,7 +72,7 @@ async def test_code_that_runs_too_long_is_ended(api: Api) -> None:
     assert result["result"] == ("The code was stopped: TerminatedError: The code reached its limit of 0.2 seconds.")
 
 
-async def test_tools_of_code_are_read_and_changed_and_secrets_do_not_go_to_other_code(api: Api) -> None:
+async def test_code_tools_keep_secrets_from_changed_code(api: Api) -> None:
     tool = await create(api, greet(effect="read"))
     assert (tool["kind"], tool["language"], tool["source"]) == ("code", "typescript", TYPESCRIPT)
     assert (tool["secrets"], tool["timeoutMs"], tool["effect"]) == (["TOKEN"], 30_000, "read")
@@ -112,9 +110,7 @@ async def test_tools_of_code_are_read_and_changed_and_secrets_do_not_go_to_other
         ({"parameters": {"type": "string"}}, "parameters", "must be a JSON Schema of type object with properties"),
     ],
 )
-async def test_a_wrong_tool_of_code_is_refused_with_the_field_at_fault(
-    api: Api, fields: Json, path: str, words: str
-) -> None:
+async def test_wrong_tool_of_code_is_refused_with_field_at_fault(api: Api, fields: Json, path: str, words: str) -> None:
     tool = {name: value for name, value in greet(**fields).items() if value is not None}
     [issue] = check_error(await api.post("tools", tool), 400, "invalid_request")["issues"]
     assert issue["path"] == path

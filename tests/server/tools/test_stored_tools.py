@@ -66,7 +66,7 @@ async def test_a_stored_tool_runs_on_the_server(api: Api) -> None:
     assert not of_type(frames, "local_tool_call")
 
 
-async def test_the_hanging_calls_of_one_workspace_do_not_hold_up_those_of_another(api: Api, other_api: Api) -> None:
+async def test_hanging_calls_do_not_delay_other_workspaces(api: Api, other_api: Api) -> None:
     held, over, full = 0, asyncio.Event(), asyncio.Event()
 
     async def hanging(request: web.Request) -> web.Response:
@@ -95,7 +95,7 @@ async def test_the_hanging_calls_of_one_workspace_do_not_hold_up_those_of_anothe
 
 
 @pytest.mark.requirement("wire.tools.mantyx")
-async def test_a_tool_of_nobody_or_of_another_workspace_is_refused_at_create(api: Api, other_api: Api) -> None:
+async def test_unowned_or_foreign_tool_is_refused_at_create(api: Api, other_api: Api) -> None:
     theirs = await create(other_api, weather())
     for id in ("tool_nothing", theirs["id"]):
         tools = [local_tool(), {"kind": "mantyx", "id": id}]

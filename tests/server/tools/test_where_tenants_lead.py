@@ -81,7 +81,7 @@ BEHIND_A_PROXY = '[server]\npublic_url = "https://weft.example"\n'
     ],
     ids=["listening to everybody", "behind a proxy", "trusting a proxy", "closed by the operator"],
 )
-async def test_a_tenant_of_a_public_server_does_not_reach_its_inside(
+async def test_tenant_of_public_server_does_not_reach_its_inside(
     arguments: tuple[str, ...], config: str, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, config=config, arguments=arguments) as server:
@@ -95,7 +95,7 @@ async def test_a_tenant_of_a_public_server_does_not_reach_its_inside(
         assert peer.requests == []
 
 
-async def test_a_tenant_of_a_server_for_this_machine_reaches_this_machine_alone(
+async def test_tenant_of_server_for_this_machine_reaches_this_machine_alone(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:

@@ -23,7 +23,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.budgets.reserving import reserved
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet.alarm import Alarm
+from weftline.runtime.fleet.timers import Alarm
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore

@@ -9,7 +9,7 @@ from weftline.kernel.accept import open_question
 from weftline.kernel.questions import earliest_deadline
 from weftline.kernel.state import State
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.tool_calls.answers import closed_by_client
+from weftline.runtime.tool_calls.provided import closed_by_client
 from weftline.tools.base import ToolOutput
 
 

@@ -127,7 +127,7 @@ async def test_the_docker_context_conforms(tmp_path: Path, monkeypatch: pytest.M
     ids=named,
 )
 @pytest.mark.usefixtures("docker")
-async def test_what_runs_in_a_container_is_ended_there(tmp_path: Path, check: Check) -> None:
+async def test_process_in_a_container_is_ended_there(tmp_path: Path, check: Check) -> None:
     await check(DockerContext(workdir=str(tmp_path / "workspace")))
 
 

@@ -81,7 +81,7 @@ UNTIL_ESCAPED = "while [ ! -s pid ]; do :; done; "
 
 
 @ON_LINUX
-async def test_a_process_with_a_session_of_its_own_does_not_outlive_its_command(place: Place) -> None:
+async def test_process_with_its_own_session_does_not_outlive_its_command(place: Place) -> None:
     await place.context.exec(place.handle, f"({ESCAPED}); {UNTIL_ESCAPED} exit")
     assert not is_running((place.root / "pid").read_text())
 
@@ -119,7 +119,7 @@ async def test_cancelling_kills_the_command_and_its_children_first(place: Place)
 
 
 @pytest.mark.requirement("tool.context.output_cap")
-async def test_of_much_output_the_end_is_kept_and_the_rest_counted(place: Place) -> None:
+async def test_of_much_output_end_is_kept_and_rest_counted(place: Place) -> None:
     result = await place.context.exec(
         place.handle, "yes 12345678 | head -c 900000; yes | head -c 300000 >&2; printf end"
     )
@@ -154,7 +154,7 @@ async def test_a_command_ended_by_a_signal_says_by_which(place: Place) -> None:
 
 
 @pytest.mark.parametrize("command", ["x" * 3_000_000, "echo \0", ["/"], ["./none"]], ids=["long", "nul", "dir", "none"])
-async def test_what_cannot_be_started_is_a_result(place: Place, command: str | list[str]) -> None:
+async def test_unstartable_command_is_a_result(place: Place, command: str | list[str]) -> None:
     result = await place.context.exec(place.handle, command)
     assert result.exit_code in (126, 127)
     assert result.stderr
@@ -219,7 +219,7 @@ asyncio.run(main())
 
 @ON_LINUX
 @pytest.mark.parametrize("first", ["", "kill -STOP $PPID;"], ids=["", "with its supervisor stopped"])
-async def test_nothing_of_a_command_is_left_when_our_process_is_killed(first: str, tmp_path: Path) -> None:
+async def test_nothing_of_command_is_left_when_our_process_is_killed(first: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     context = ProcessContext()
     handle = await context.spawn(cwd=tmp_path)

@@ -58,7 +58,7 @@ def everything(folder: Path) -> dict[str, bytes | None]:
         *("up/secret", "up", "absolute", "link-to-link", "deep/../../secret", "dev/zero", "environ"),
     ],
 )
-def test_what_is_outside_is_neither_read_nor_written(root: Path, path: str) -> None:
+def test_outside_file_is_neither_read_nor_written(root: Path, path: str) -> None:
     (root / "up").symlink_to("..")
     (root / "absolute").symlink_to(root.parent / "secret")
     (root / "link-to-link").symlink_to("absolute")
@@ -122,7 +122,7 @@ def test_writing_to_a_hard_link_leaves_the_file_outside_alone(root: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is allowed to root")
-def test_what_may_not_be_read_or_written_is_told(root: Path) -> None:
+def test_forbidden_access_is_reported(root: Path) -> None:
     (root / "file").chmod(0)
     assert read_trouble(RootedFiles(root), "file") == "denied"
     (root / "file").chmod(0o444)
@@ -201,7 +201,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(root: Path) -> Non
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_a_file_that_is_swapped_for_a_pipe_does_not_hold_us(root: Path) -> None:
+def test_file_that_is_swapped_for_pipe_does_not_hold_us(root: Path) -> None:
     os.mkfifo(root / "pipe")
     stop = threading.Event()
 
@@ -229,9 +229,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=6).map("/".join)
 
 
 @given(links=st.dictionaries(st.sampled_from(["b", "a/c", "a/b"]), PATHS, max_size=3), path=PATHS)
-def test_what_is_read_is_always_inside(
-    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str
-) -> None:
+def test_read_path_is_always_inside(tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str) -> None:
     base = tmp_path_factory.mktemp("tree")
     root = base / "root"
     (root / "a").mkdir(parents=True)

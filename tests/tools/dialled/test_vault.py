@@ -15,7 +15,7 @@ HEADERS = {"facts": {"Authorization": "Bearer tok"}}
 KEY = base64.b64encode(bytes(range(32))).decode()
 
 
-def test_what_is_sealed_opens_for_its_own_workspace_alone(tmp_path: Path) -> None:
+def test_sealed_value_opens_only_for_its_workspace(tmp_path: Path) -> None:
     vault = Vault(tmp_path, environ={})
     sealed = vault.seal_headers(HEADERS, workspace=1)
     assert sealed is not None and b"tok" not in sealed

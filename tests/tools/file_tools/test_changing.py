@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tools.file_tools.kit import file_kit
 from weftline.tools.base import Happened, Unknown, WillNotHappen
-from weftline.tools.builtin.changing import replaced
-from weftline.tools.builtin.editing import Edit, EditRefused, all_applied
-from weftline.tools.builtin.file_memory import fingerprint
+from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, replaced
 from weftline.tools.builtin.files import WriteFile
+from weftline.tools.builtin.reading import fingerprint
 
 CODE = "def f():\n    return 1\n\ndef g():\n    return 1\n"
 
@@ -33,7 +32,7 @@ async def test_a_write_tells_what_it_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("tool.write_file.prior_content")
-async def test_what_a_write_would_replace_can_be_seen_before(tmp_path: Path) -> None:
+async def test_replaced_content_can_be_seen_before_a_write(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("before")
     (tmp_path / "binary").write_bytes(b"\0")
     kit = file_kit(tmp_path)
@@ -81,7 +80,7 @@ async def test_text_pasted_with_line_numbers_is_found_without_them(tmp_path: Pat
 
 
 @pytest.mark.requirement("tool.edit.line_prefix")
-async def test_a_line_that_really_begins_with_a_number_is_found_as_it_is(tmp_path: Path) -> None:
+async def test_line_that_begins_with_a_number_is_found(tmp_path: Path) -> None:
     file = tmp_path / "f.tsv"
     file.write_text("12\tfoo\nfoo\n")
     await file_kit(tmp_path).ok("edit", path="f.tsv", old_string="12\tfoo", new_string="13\tbar")
@@ -91,7 +90,7 @@ async def test_a_line_that_really_begins_with_a_number_is_found_as_it_is(tmp_pat
 
 
 @pytest.mark.requirement("tool.edit.nearest")
-async def test_text_that_is_not_there_is_answered_with_the_nearest_place(tmp_path: Path) -> None:
+async def test_text_that_is_not_there_is_answered_with_nearest_place(tmp_path: Path) -> None:
     file = tmp_path / "f.py"
     file.write_text(CODE)
     kit = file_kit(tmp_path)
@@ -102,7 +101,7 @@ async def test_text_that_is_not_there_is_answered_with_the_nearest_place(tmp_pat
     assert file.read_text() == CODE
 
 
-async def test_the_line_breaks_of_a_file_are_not_the_models_business(tmp_path: Path) -> None:
+async def test_line_breaks_of_file_are_not_models_business(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"one\r\ntwo\r\nthree\r\n")
     await file_kit(tmp_path).ok("edit", path="f", old_string="one\ntwo", new_string="1\n2\n2a")
@@ -110,7 +109,7 @@ async def test_the_line_breaks_of_a_file_are_not_the_models_business(tmp_path: P
 
 
 @pytest.mark.requirement("loop.dedup.read_before_edit")
-async def test_where_reading_comes_first_an_unknown_or_changed_file_is_not_edited(tmp_path: Path) -> None:
+async def test_unread_or_changed_file_is_not_edited(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("a b")
     kit = file_kit(tmp_path, require_read_before_edit=True)
@@ -170,7 +169,7 @@ ADD = {"path": "f", "old_string": "a = 1", "new_string": "a = 1\nb = 2"}
 
 
 @pytest.mark.requirement("tool.effect.declared")
-async def test_an_edit_that_was_cut_off_is_told_from_the_file(tmp_path: Path) -> None:
+async def test_edit_that_was_cut_off_is_told_from_file(tmp_path: Path) -> None:
     file = tmp_path / "f"
     kit = file_kit(tmp_path)
     change = {"path": "f", "old_string": "one", "new_string": "two"}
@@ -192,7 +191,7 @@ async def test_an_edit_that_was_cut_off_is_told_from_the_file(tmp_path: Path) ->
 
 
 @pytest.mark.requirement("tool.effect.declared")
-async def test_what_was_read_before_an_edit_tells_whether_it_took_place(tmp_path: Path) -> None:
+async def test_earlier_read_tells_whether_an_edit_took_place(tmp_path: Path) -> None:
     file = tmp_path / "f"
     for text in ("a = 1\n", "a = 1\nb = 2\n"):
         file.write_text(text)
@@ -213,7 +212,7 @@ async def test_what_was_read_before_an_edit_tells_whether_it_took_place(tmp_path
 
 
 @pytest.mark.requirement("tool.effect.declared")
-async def test_several_edits_that_were_cut_off_are_told_from_the_file(tmp_path: Path) -> None:
+async def test_several_edits_that_were_cut_off_are_told_from_file(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("one two three")
     kit = file_kit(tmp_path)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "builtin-tools.md").read_text(encoding="utf-8")
 
 
-def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
+def test_code_on_page_is_code_of_examples() -> None:
     examples = [ROOT / "docs_src" / name for name in ("builtin_tools.py", "execution_contexts.py")]
     code = "".join(path.read_text(encoding="utf-8") for path in examples)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

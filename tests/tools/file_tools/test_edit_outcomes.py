@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.file_tools.kit import file_kit
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Happened
-from weftline.tools.builtin.edit_outcomes import (
+from weftline.tools.builtin.editing import (
     EditOutcome,
     Verdict,
     inject_edit_outcomes,
@@ -47,7 +47,7 @@ async def test_with_decisions_each_edit_stands_alone(tmp_path: Path) -> None:
     assert outcomes[2].reason.startswith("old_string is not in the file.")
 
 
-async def test_decided_edits_that_were_cut_off_are_told_from_the_file(tmp_path: Path) -> None:
+async def test_decided_edits_that_were_cut_off_are_told_from_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("1 two")
     kit = file_kit(tmp_path)
     args = inject_edit_outcomes({"path": "f", "edits": ARGS["edits"][:2]}, ["approved", "denied"])

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tools.file_tools.kit import file_kit
 from weftline.tools.base import ToolFailed
-from weftline.tools.builtin import matching
-from weftline.tools.builtin.globbing import BadGlob, Glob
-from weftline.tools.builtin.matching import Matcher, for_ripgrep
-from weftline.tools.builtin.paths import display_path, parse_path
+from weftline.tools.builtin import searching
+from weftline.tools.builtin.reading import display_path, parse_path
+from weftline.tools.builtin.searching import BadGlob, Glob, Matcher, for_ripgrep
 from weftline.work.processes import Workers
 
 NEEDS_RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="needs the program rg (ripgrep)")
@@ -97,7 +96,7 @@ async def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str) -
 
 async def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(cpu_s=0.2, idle_s=0)
-    monkeypatch.setattr(matching, "shared_workers", lambda: workers)
+    monkeypatch.setattr(searching, "shared_workers", lambda: workers)
     (tmp_path / "f").write_text("a" * 60 + "!\n")
     kit = file_kit(tmp_path, ripgrep=False)
     assert "takes too long" in await kit.refused("grep", pattern=r"^(a|a)*\1?$")
@@ -155,7 +154,7 @@ LINES = st.text(st.sampled_from("aAbBcké K\u212a\u017fsS.x_-1\x1c\t\u0661{#É\u
 
 @pytest.mark.requirement("tool.grep.search")
 @given(pattern=PATTERNS, lines=st.lists(LINES, max_size=4), ignore_case=st.booleans())
-def test_what_is_left_to_ripgrep_means_the_same_to_it(pattern: str, lines: list[str], ignore_case: bool) -> None:
+def test_pattern_left_to_ripgrep_means_the_same_there(pattern: str, lines: list[str], ignore_case: bool) -> None:
     try:
         written = for_ripgrep(pattern, ignore_case=ignore_case)
     except ToolFailed:

@@ -12,7 +12,7 @@ from weftline import Agent, files, shell
 from weftline.hooks import ToolBefore, ToolGate
 from weftline.messages import ToolResults
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes
+from weftline.tools.builtin.editing import inject_edit_outcomes
 
 
 def results_of(model: ScriptedModel) -> list[str]:
@@ -49,7 +49,7 @@ async def test_before_a_write_a_hook_sees_what_it_replaces(tmp_path: Path) -> No
 
 
 @pytest.mark.requirement("tool.multi_edit.outcomes")
-async def test_a_gate_decides_on_edits_one_by_one_and_a_model_cannot(tmp_path: Path) -> None:
+async def test_gate_decides_on_edits_one_by_one_and_model_cannot(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one two")
     edits = [{"old_string": "one", "new_string": "1"}, {"old_string": "two", "new_string": "2"}]
     forged = calls("multi_edit", path="f", edits=edits, _outcomes=["approved", "approved"])
@@ -69,7 +69,7 @@ async def test_a_gate_decides_on_edits_one_by_one_and_a_model_cannot(tmp_path: P
 
 
 @pytest.mark.requirement("tool.context.abort")
-async def test_when_an_aborted_run_returns_the_command_of_its_tool_is_gone(tmp_path: Path) -> None:
+async def test_when_aborted_run_returns_command_of_its_tool_is_gone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ready")
     held = calls("shell", command="setsid sleep 600 & echo $! > pid; echo > ready; sleep 600")
     agent = Agent(ScriptedModel([held, "Done."]), tools=[shell(root=tmp_path)])

@@ -94,7 +94,7 @@ async def test_without_line_numbers_the_text_is_as_it_is(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("tool.read_file.failures")
-async def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> None:
+async def test_unreadable_file_is_an_error_that_says_why(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "d").mkdir()
     (tmp_path / "two").write_text("1\n2\n")

@@ -29,7 +29,7 @@ def without_time(result: str) -> str:
 
 
 @pytest.mark.requirement("tool.shell.metadata", "tool.shell.no_stdin")
-async def test_a_result_has_both_outputs_the_exit_code_and_the_time(tmp_path: Path) -> None:
+async def test_result_has_both_outputs_exit_code_and_time(tmp_path: Path) -> None:
     kit = shell_kit(tmp_path)
     failed = await kit.ok("shell", command="cat; printf out; echo err >&2; exit 3")
     assert without_time(failed) == "out\n[stderr]\nerr\n(exit 3, ?ms)"
@@ -41,7 +41,7 @@ async def test_a_result_has_both_outputs_the_exit_code_and_the_time(tmp_path: Pa
 
 
 @pytest.mark.requirement("tool.context.timeout")
-async def test_a_command_that_took_too_long_is_a_result_that_says_so(tmp_path: Path) -> None:
+async def test_command_that_took_too_long_is_result_that_says_so(tmp_path: Path) -> None:
     kit = shell_kit(tmp_path)
     seconds, result = 0, ""
     for seconds in (1, 10, 60):  # on a busy machine a second may be over before the command has begun
@@ -66,7 +66,7 @@ async def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
     assert whole.startswith("1\n2\n")
 
 
-async def test_output_that_is_not_text_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+async def test_undecodable_output_is_shown_as_far_as_possible(tmp_path: Path) -> None:
     result = await shell_kit(tmp_path).ok("shell", command=r"printf 'a\377b'")
     assert without_time(result) == "a\ufffdb\n(exit 0, ?ms)"
 
@@ -93,7 +93,7 @@ def test_a_cut_is_exact_and_never_goes_through_a_character(stdout: str, stderr: 
 
 
 @pytest.mark.requirement("tool.shell.tail", "tool.context.output_cap")
-async def test_what_the_context_dropped_is_counted_too(tmp_path: Path) -> None:
+async def test_dropped_context_counts_too(tmp_path: Path) -> None:
     context = ProcessContext(max_output_bytes=1000)
     kit = Kit(shell(tmp_path, context=context, max_output_bytes=0).tools)
     result = await kit.ok("shell", command="head -c 5000 /dev/zero | tr '\\0' x")

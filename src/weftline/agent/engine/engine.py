@@ -16,14 +16,12 @@ from msgspec.structs import replace
 
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.engine.budget_methods import BudgetMethods
-from weftline.agent.engine.listing import facts_around
-from weftline.agent.engine.log_methods import LogMethods
+from weftline.agent.engine.log_methods import LogMethods, WatchMethods
+from weftline.agent.engine.logs import RecentLogs, facts_around
 from weftline.agent.engine.loop_proxy import LoopProxy, call
 from weftline.agent.engine.models import Models
 from weftline.agent.engine.prompt_methods import PromptMethods
-from weftline.agent.engine.recent_logs import RecentLogs
 from weftline.agent.engine.starting import Starter
-from weftline.agent.engine.watch_methods import WatchMethods
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.overrides import added_toolsets, digest_of_call
@@ -40,7 +38,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine as Runtime
 from weftline.runtime.engine import OwnedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store
@@ -51,8 +49,8 @@ from weftline.workspace.context import Change, Workspaces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from weftline.agent.engine.forking import ForkChanges
-    from weftline.agent.engine.stored_resources import StoredResources
+    from weftline.agent.engine.log_methods import ForkChanges
+    from weftline.agent.engine.models import StoredResources
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
@@ -196,7 +194,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             store.records, store.vault, SystemClock(), self._on_change
         )
         if self.durable:
-            from weftline.agent.engine.stored_resources import StoredResources  # runs in memory do not need its imports
+            from weftline.agent.engine.models import StoredResources  # runs in memory do not need its imports
 
             self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs

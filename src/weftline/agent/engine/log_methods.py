@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.definition import Definition
+from weftline.agent.engine.logs import (
+    ListedRun,
+    ListedThread,
+    RunQuery,
+    RunStatus,
+    open_awaits,
+    page_of_runs,
+    page_of_threads,
+    threads_filter,
+    unclaimed_runs,
+)
+from weftline.agent.planning.sources import AgentTools
 from weftline.agent.run import Run
+from weftline.agent.running.asking import Await
 from weftline.agent.settings import Limits, Settings
+from weftline.agent.threads import Thread
+from weftline.events import AnyEvent
+from weftline.kernel.entries import AwaitKind
+from weftline.messages import Sampling
+from weftline.plan import RunPlan
 from weftline.providers.base import Provider
+from weftline.runtime.deploys import can_run_here
+from weftline.runtime.engine import Observer
 from weftline.store.base import Store
 from weftline.store.rows import RunRow
 from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
-    from weftline.agent.engine.forking import ForkChanges
-    from weftline.agent.grants import Grant
+    from weftline.agent.records import Grant
     from weftline.replay.comparing import Compared
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
@@ -25,7 +49,148 @@ if TYPE_CHECKING:
     from weftline.runtime.engine import Engine as Runtime
     from weftline.runtime.reads.calls import LoggedCall
 
+
+class ForkChanges(Struct, frozen=True, kw_only=True):
+    """Fields that are None stay as they were."""
+
+    message: str | None = None
+    """What the model reads before the turn."""
+    model: str | Provider | None = None
+    instructions: str | None = None
+    settings: Settings | None = None
+    limits: Limits | None = None
+
+    def applied(self, plan: RunPlan, agent: Definition[Any, Any] | None) -> RunPlan:
+        if self.instructions is not None:
+            plan = replace(plan, system=self.instructions)
+        if self.settings is not None:
+            given = self.settings
+            level = plan.reasoning if given.level is None else given.level
+            plan = replace(plan, reasoning=level, sampling=_over(plan, given))
+        if self.limits is not None:
+            was = plan.limits
+            behavior = resolved(
+                Behavior.from_stored(plan.behavior), agent.behavior if agent is not None else Behavior()
+            )
+            limits = self.limits.stored(
+                behavior, fallbacks=was.fallbacks, check_output=was.check_output, await_gate=was.await_gate
+            )
+            plan = replace(plan, limits=limits)
+        return plan
+
+
+def _over(plan: RunPlan, given: Settings) -> Sampling:
+    was = plan.sampling
+    below = Settings(
+        temperature=was.temperature, top_p=was.top_p, stop=was.stop, max_output_tokens=was.max_output_tokens
+    )
+    return given.over(below).sampling
+
+
 T = TypeVar("T")
+
+
+class WatchMethods:
+    """The methods of `Engine` for watching runs."""
+
+    workspaces: Workspaces
+    _workspace: int
+    _tools: AgentTools
+
+    if TYPE_CHECKING:
+
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def runtime(self) -> Runtime: ...
+        async def _locate(self, run_id: str) -> int: ...
+        def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        thread: str | None = None,
+        children: bool = False,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        id_prefix: str | None = None,
+    ) -> AsyncGenerator[ListedRun]:
+        """Yields the runs of the engine's workspace, ended or not, newest first: `async for run in engine.runs(): …`.
+
+        All filters must match. `thread` is a name or an id; with `children`, the runs of its subagents are listed too.
+        Runs are read a page at a time; those created in the meantime are left out.
+        """
+        query = RunQuery(
+            status=status, thread=thread, children=children, agent=agent, metadata=metadata or {}, id_prefix=id_prefix
+        )
+        read = partial(page_of_runs, await self.runtime(), self.workspaces, self._workspace, query)
+        before: int | None = None
+        while True:
+            page, before = await self._on_engine_loop(partial(read, before=before))
+            for run in page:
+                yield run
+            if before is None:
+                return
+
+    async def threads(
+        self, *, ended: bool | None = None, agent: str | None = None, metadata: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[ListedThread]:
+        """Yields the threads of the engine's workspace, its clients' sessions included, newest first.
+
+        All filters must match; `ended=False` leaves out those that accept no further runs.
+        """
+        find = partial(threads_filter, ended=ended, agent=agent, metadata=metadata or {})
+        await self.runtime()  # it must be open
+        wanted = await self._on_engine_loop(lambda: find(self.workspaces, self._workspace))
+        before: int | None = wanted.limit
+        while before is not None:
+            page, before = await self._on_engine_loop(partial(page_of_threads, self.workspaces, wanted))
+            for thread in page:
+                yield thread
+            wanted = replace(wanted, before=before)
+
+    async def awaits(
+        self,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        kinds: Sequence[AwaitKind] = (),
+    ) -> list[Await]:
+        """Returns the open questions to people, of all runs in the engine's workspace or of some.
+
+        `run_id` selects a run and all runs below it.
+        """
+        host = await self.runtime()
+        root = None if run_id is None else await self._locate(run_id)
+        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
+        return [one for one in found if agent is None or one.agent == agent]
+
+    async def unclaimed(self) -> list[str]:
+        """Returns the unfinished runs whose agents are not registered here, newest first. They wait."""
+        return await unclaimed_runs(
+            await self.runtime(), self._workspace, knows=partial(can_run_here, tools=self._tools)
+        )
+
+    def _events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+        """Yields the events of a run, from the log and then live."""
+        return self.attach(run_id).events()
+
+    async def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, run by run in the order of the log.
+
+        It gets batches of entries right after their commit, on the engine's loop, and must return at once. What it
+        raises is logged and has no other effect. Returns a function that stops it.
+        """
+
+        async def begin() -> Callable[[], None]:
+            return (await self.runtime()).observe(observer)
+
+        return await self._on_engine_loop(begin)
+
+    def thread(self, name: str) -> Thread:
+        """Returns a conversation by its name."""
+        return Thread(self, name)
+
+
 _PAGE = 200
 
 
@@ -66,7 +231,7 @@ class LogMethods:
         Each has the arguments, who approved them and when, and the calls that used it.
         """
 
-        from weftline.agent.grants import to_grant
+        from weftline.agent.records import to_grant
 
         async def work() -> list[Grant]:
             return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
@@ -91,8 +256,7 @@ class LogMethods:
 
         Raises `Conflict` if the file exists, unless `force` is set.
         """
-        from weftline.replay.exporting import export_lines
-        from weftline.replay.files import write_file
+        from weftline.replay.exporting import export_lines, write_file
 
         async def work() -> Path:
             return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
@@ -104,8 +268,7 @@ class LogMethods:
 
         Raises `NotFound` for an unknown thread, and `Conflict` if the file exists, unless `force` is set.
         """
-        from weftline.replay.exporting import export_thread_lines
-        from weftline.replay.files import write_file
+        from weftline.replay.exporting import export_thread_lines, write_file
         from weftline.workspace import threads
 
         async def work() -> Path:
@@ -162,7 +325,6 @@ class LogMethods:
         were. The agent is the engine's agent of that name, unless one is given. Raises `InvalidRequest` for a turn that
         the run did not have.
         """
-        from weftline.agent.engine.forking import ForkChanges
         from weftline.replay.forking import fork_point
 
         changes = ForkChanges(message=message, model=model, instructions=instructions, settings=settings, limits=limits)

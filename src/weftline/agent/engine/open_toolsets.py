@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from time import monotonic
 from typing import TypeAlias, TypeGuard
 
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
-from weftline.agent.running.sampling import with_model
-from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
-from weftline.work.outcomes import as_errors, is_interruption
+from weftline.agent.subagents import Subagent
+from weftline.runtime.agent_code.code import ChildEnd
+from weftline.runtime.tool_calls.children import as_result
+from weftline.tools.base import ServerToolset, Tool, ToolOutput, Toolset, is_hidden
+from weftline.tools.function import FunctionTool
+from weftline.work.outcomes import as_errors, attempt
+
+
+class Sampler(Subagent):
+    """Answers one request of a server, without tools and without the agent's instructions."""
+
+    hidden = True
+    bookkeeping = True
+
+    def __init__(self, server: str, *, taken: Collection[str] = ()) -> None:
+        name = f"{server}__model"
+        while name in taken:
+            name += "_"
+
+        def sample(task: str, system: str | None = None) -> str:
+            raise NotImplementedError
+
+        form = FunctionTool(sample, name=name, description=f"What {server} asks a model.", effect="idempotent")
+        super().__init__(form, agent=None, only=frozenset())
+
+    def result(self, end: ChildEnd) -> ToolOutput:
+        return ToolOutput.of(end.text) if end.status == "succeeded" else as_result(self.name, end)
+
+
+def with_model(server: ServerToolset, tools: Sequence[Tool]) -> Sequence[Tool]:
+    """Returns the tools of a server, and a sampler if the server may use the model."""
+    if not getattr(server, "samples", False):
+        return tools
+    sampler = Sampler(server.name, taken=[one.spec.name for one in tools])
+    for one in tools:
+        if hasattr(one, "model"):
+            one.model = sampler.name  # type: ignore[attr-defined]
+    return [*tools, sampler]
+
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +158,5 @@ def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
 async def _close_opening(one: _Opening) -> None:
     if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
         return  # nothing was opened
-    try:
+    with attempt(logger, "a set of tools could not be closed"):
         await one.toolset.close()
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("a set of tools could not be closed")

@@ -37,7 +37,7 @@ from weftline.plan import agent_of
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.rows import Item
-from weftline.text.titles import titled
+from weftline.text.display import titled
 
 _decode = msgspec.json.Decoder().decode
 _decode_delta = msgspec.json.Decoder(events.TextDelta).decode

@@ -4,16 +4,109 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, overload
 
 from weftline.agent.context import RunContext
-from weftline.agent.hooking.point_checks import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
+from weftline.messages import Assistant, System, ToolResults, User, joined_text
 from weftline.text.suggestions import did_you_mean
-from weftline.work.outcomes import is_interruption
+from weftline.tools.base import ToolOutput
+from weftline.tools.results import output_of
+from weftline.work.outcomes import attempt
+
+
+def check(point: Point) -> None:
+    """Raises `TypeError` or `ValueError` if a hook set an invalid value."""
+    for name in point.settable:
+        judge = _JUDGES.get(name)
+        if judge is None:
+            continue
+        problem = judge(getattr(point, name))
+        if problem:
+            raise TypeError(f"{name} of {point.name} {problem}")
+        if name == "messages":
+            setattr(point, name, tuple(getattr(point, name)))  # a copy, so that the hook can no longer change it
+
+
+def _messages(value: object) -> str:
+    items = _items(value)
+    if items is None:
+        return f"must be a sequence of messages, not {_kind(value)}"
+    if not items:
+        return "must not be empty: a model has to be asked something"
+    for index, one in enumerate(items):
+        if not isinstance(one, System | User | Assistant | ToolResults):
+            return f"must hold messages only; item {index} is {_kind(one)}"
+    return ""
+
+
+def _texts(value: object) -> str:
+    items = _items(value)
+    if items is None or not all(isinstance(one, str) for one in items):
+        return "must be a sequence of strings"
+    return ""
+
+
+def _text(value: object) -> str:
+    return "" if isinstance(value, str) else f"must be a string, not {_kind(value)}"
+
+
+def _flag(value: object) -> str:
+    return "" if isinstance(value, bool) else f"must be True or False, not {_kind(value)}"
+
+
+def _number(low: float, high: float | None = None, *, whole: bool = False) -> Callable[[object], str]:
+    kinds = (int,) if whole else (int, float)
+    bounds = f"of {low:g} or more" if high is None else f"from {low:g} to {high:g}"
+    wanted = f"must be None or {'an integer' if whole else 'a number'} {bounds}"
+
+    def judge(value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return f"{wanted}, not {_kind(value)}"
+        fits = isfinite(value) and value >= low and (high is None or value <= high)
+        return "" if fits else f"{wanted}, not {value}"
+
+    return judge
+
+
+def _result(value: object) -> str:
+    if isinstance(value, ToolOutput):
+        return ""
+    output = output_of(value, tool_name="the hook")
+    return f"is not something that a tool may return: {joined_text(output.parts)}" if output.is_error else ""
+
+
+def _items(value: object) -> Sequence[object] | None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return None
+    return cast("Sequence[object]", value)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+_JUDGES: Final[Mapping[str, Callable[[Any], str]]] = {
+    "messages": _messages,
+    "system": _text,
+    "reasoning": _number(0, 100, whole=True),
+    "max_output_tokens": _number(1, whole=True),
+    "temperature": _number(0),
+    "top_p": _number(0, 1),
+    "stop": _texts,
+    "tools": _texts,
+    "result": _result,
+    "is_error": _flag,
+    "suppress_error": _flag,
+}
+"""By settable name: returns what is wrong with a value, or None."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -127,13 +220,10 @@ class Hooks:
     async def gate(self, point: Point, context: object) -> BaseException | None:
         """Asks the gates. Stops at the first error and returns it; the caller decides what follows from it."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                return error
+            if calling.error is not None:
+                return calling.error
         return None
 
     async def ask(
@@ -141,13 +231,10 @@ class Hooks:
     ) -> tuple[str, BaseException | None]:
         """Asks the gates until one decides or fails. Returns its name, and its error if it failed."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                return one.name, error
+            if calling.error is not None:
+                return one.name, calling.error
             if decided():
                 return one.name, None
         return "", None
@@ -156,43 +243,34 @@ class Hooks:
         """Lets hooks edit a point. If a hook raises or sets an invalid value, its changes are undone."""
         for one in self._by_point.get(type(point), ()):
             before = {name: getattr(point, name) for name in point.settable}
-            try:
+            with attempt(logger, "the hook %s at %s failed; its changes are dropped", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
                 check(point)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
+            if calling.error is not None:
                 for name, value in before.items():
                     setattr(point, name, value)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+                _fail_closed(one, point, calling.error)
 
     async def watch(self, point: Point, context: object) -> None:
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+            _fail_closed(one, point, calling.error)
 
     def notify(self, point: Point, context: object) -> None:
         """Calls the synchronous hooks without waiting. A hook that turns out to be asynchronous is not called."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 result = one.fn(point, context) if one.takes_context else one.fn(point)
                 if inspect.iscoroutine(result):
                     result.close()
                     logger.error("the hook %s at %s has to be a plain function", one.name, point.name)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+            _fail_closed(one, point, calling.error)
+
+
+def _fail_closed(one: Hook[Any], point: Point, error: BaseException | None) -> None:
+    if error is not None and one.fail_closed:
+        raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
 
 async def _call_hook(one: Hook[Any], point: Point, context: object) -> None:

@@ -22,9 +22,11 @@ from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import Message, User
-from weftline.plan import Asked, RunPlan, ServerRef, StoredRef
+from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.reminders import Reminder
 from weftline.runtime.agent_code.code import ChildLimits
+from weftline.spec.fields import RunSpec
+from weftline.spec.plan import to_plan
 from weftline.trace_context import new_trace
 
 _NO_SETTINGS = Settings()
@@ -159,8 +161,8 @@ def _within_time(rule: PolicyRule | None, left_us: int | None) -> PolicyRule | N
     return rule if left_us is None else PolicyRule(time_budget_us=left_us).within(rule)
 
 
-def client_plan(agent: Definition[Any, Any], sent: RunPlan, asked: Asked, *, code: str, model: str | None) -> RunPlan:
-    """The plan of a run that a client asked for, from the plan of its request and what that sets itself.
+def client_plan(agent: Definition[Any, Any], asked: RunSpec, *, code: str, model: str | None) -> RunPlan:
+    """The plan of a run that a client asked for, from the spec of its request.
 
     As with a stored agent, the client may name another model and settings, and bring its own tools. The instructions,
     the output type and the limits are the agent's; a client may tighten limits, and give an output schema if the agent
@@ -169,6 +171,7 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, asked: Asked, *, cod
     Raises:
         InvalidRequest: if the output schema is not the agent's.
     """
+    sent = to_plan(asked)
     sampling = sent.sampling
     settings = Settings(
         reasoning=sent.reasoning,
@@ -201,7 +204,7 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, asked: Asked, *, cod
         max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
         on_max_tool_turns=sent.limits.on_max_tool_turns if tighter else plan.limits.on_max_tool_turns,
         tool_budgets=_tightest(sent.limits.tool_budgets, plan.limits.tool_budgets),
-        local_timeout_us=_shorter(asked.local_timeout_us, plan.limits.local_timeout_us),
+        local_timeout_us=_shorter(_local_timeout_us(asked), plan.limits.local_timeout_us),
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         budget=_spendable(sent.limits.budget, plan.limits.budget, asked),
@@ -212,7 +215,9 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, asked: Asked, *, cod
         in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
         await_timeout_us=_smaller(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
         on_await_expired="end" if "end" in (sent.limits.on_await_expired, plan.limits.on_await_expired) else "deny",
-        grant_ttl_us=min(asked.grant_ttl_us or plan.limits.grant_ttl_us, plan.limits.grant_ttl_us),
+        grant_ttl_us=plan.limits.grant_ttl_us
+        if asked.awaits is None or asked.awaits.grant_ttl_s is None
+        else min(sent.limits.grant_ttl_us, plan.limits.grant_ttl_us),
         four_eyes=sent.limits.four_eyes or plan.limits.four_eyes,
         on_deploy=stricter(sent.limits.on_deploy, plan.limits.on_deploy),
     )
@@ -232,11 +237,17 @@ def _smaller(one: int | None, other: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _spendable(sent: BudgetRule | None, own: BudgetRule | None, asked: Asked) -> BudgetRule | None:
+def _local_timeout_us(asked: RunSpec) -> int | None:
+    timeout_ms = None if asked.budgets is None else asked.budgets.local_tool_timeout_ms
+    return None if timeout_ms is None else timeout_ms * 1000
+
+
+def _spendable(sent: BudgetRule | None, own: BudgetRule | None, asked: RunSpec) -> BudgetRule | None:
     """Returns the tighter of two budgets. What happens at its end is the agent's, unless the request says."""
     if sent is None or own is None:
         return own if sent is None else sent
-    return replace(sent.within(own), on_exceeded=asked.on_exceeded or own.on_exceeded)
+    on_exceeded = None if asked.budget is None else asked.budget.on_exceeded
+    return replace(sent.within(own), on_exceeded=on_exceeded or own.on_exceeded)
 
 
 def _shorter(sent_us: int | None, own_us: int) -> int:

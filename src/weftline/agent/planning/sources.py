@@ -39,7 +39,7 @@ from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 from weftline.workspace.context import Workspaces
 
 logger = logging.getLogger(__name__)
@@ -247,7 +247,8 @@ class AgentTools:
         refusals, notify = _listeners(hooks, RunContext(info, None))
         frame = Frame()
         named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to exit
-        try:
+        # A retry would fail in the same way: the run ends, and its log has the error.
+        with attempt(logger, "run %s: what its agent (%s) needs could not be created", run.id, plan.code) as making:
             await self._opened.warm(
                 [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
             )
@@ -257,11 +258,7 @@ class AgentTools:
                 check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            # A retry would fail in the same way: the run ends, and its log has the error.
-            logger.exception("run %s: what its agent (%s) needs could not be created", run.id, plan.code)
+        if (error := making.error) is not None:
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
             problem = problem or (str(refusal), refusal.__cause__)
@@ -297,13 +294,9 @@ class AgentTools:
     def _observed(self, agent: Definition[Any, Any], run: RunInfo, *, key: int) -> Callable[[], Awaitable[None]]:
         async def notify_ended() -> None:
             for one in tuple(agent.observers):
-                try:
+                with attempt(logger, "run %s: its end could not be reported to %r", run.id, one):
                     assert self.facts_around is not None
                     await one.ended(run, self.facts_around(run.id, key))
-                except BaseException as error:
-                    if is_interruption(error):
-                        raise
-                    logger.exception("run %s: its end could not be reported to %r", run.id, one)
 
         return notify_ended
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,47 @@ from weftline.agent import hooks as points
 from weftline.agent.behavior import decayed, level_of
 from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hooks
-from weftline.agent.requests.pairs import repaired
 from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.agent.running.frame import Frame
 from weftline.agent.skills.activation import SkillActivations, stored_contents
-from weftline.messages import Message
+from weftline.messages import Assistant, Message, ToolCall, ToolResults
 from weftline.providers.base import ModelRequest
+
+logger = logging.getLogger(__name__)
+
+
+def repaired(messages: Sequence[Message]) -> list[Message]:
+    """Returns the messages without calls that lack a result and results that lack a call: providers refuse either.
+
+    The results of a call are in the message after it.
+    """
+    kept: list[Message] = []
+    dropped = 0
+    for index, message in enumerate(messages):
+        if isinstance(message, Assistant):
+            following = messages[index + 1] if index + 1 < len(messages) else None
+            answered = {one.id for one in following.results} if isinstance(following, ToolResults) else set[str]()
+            lost = [call for call in message.calls if call.id not in answered]
+            if lost:
+                dropped += len(lost)
+                parts = tuple(
+                    [part for part in message.parts if not (isinstance(part, ToolCall) and part.id not in answered)]
+                )
+                if not parts:
+                    continue
+                message = replace(message, parts=parts)
+        elif isinstance(message, ToolResults):
+            before = kept[-1] if kept else None
+            asked = {call.id for call in before.calls} if isinstance(before, Assistant) else set[str]()
+            found = tuple([one for one in message.results if one.id in asked])
+            dropped += len(message.results) - len(found)
+            if not found:
+                continue
+            message = replace(message, results=found)
+        kept.append(message)
+    if dropped:
+        logger.warning("%d calls or results without their other half were left out of a request", dropped)
+    return kept
 
 
 class RequestShaper:

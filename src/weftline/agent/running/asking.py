@@ -21,7 +21,7 @@ from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait
 from weftline.store.rows import OpenAwait
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +118,10 @@ async def answer_by_code(
             continue
         if decision.args is None:
             return CodeAnswer(decision.outcome, f"hook:{name}", value=decision.value, reason=decision.reason)
-        try:
+        with attempt() as preparing:  # the tool's own code raises, or what the hook set
             assert call.tool is not None
             final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
-        except BaseException as error:  # raised by the tool's own code, or for values that the hook set
-            if is_interruption(error):
-                raise
-            logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, error)
-            return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
-        return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
+            return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
+        logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, preparing.error)
+        return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
     return None

@@ -15,22 +15,18 @@ from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.hooking.ancestors import Ancestors, Listener
-from weftline.agent.hooking.around_calls import AroundCalls
-from weftline.agent.hooking.call_values import coerced_args, object_of
+from weftline.agent.hooking.around_calls import AroundCalls, around, coerced_args, object_of, server_of
 from weftline.agent.hooking.calling import HookFailed, Hooks
 from weftline.agent.hooking.fact_points import FactPoints, usd
-from weftline.agent.hooking.mcp_calls import around, server_of
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
 from weftline.agent.output import OutputType
 from weftline.agent.prompting import RunPrompts
 from weftline.agent.requests.shaping import RequestShaper
 from weftline.agent.running.asking import answer_by_code
-from weftline.agent.running.deps import LEAVE_S, OwnedDeps
-from weftline.agent.running.frame import Frame
+from weftline.agent.running.deps import LEAVE_S, OwnedDeps, Teardown, error_of
+from weftline.agent.running.frame import Frame, Notes
 from weftline.agent.running.gates import Verdict
-from weftline.agent.running.notes import Notes
 from weftline.agent.running.policy_calls import ask_policy
-from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
 from weftline.kernel.entries import Fact, RunEnded
@@ -57,7 +53,7 @@ from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.titles import one_line
 from weftline.trace_context import below
-from weftline.work.outcomes import is_interruption, raise_if_cancelled
+from weftline.work.outcomes import attempt
 from weftline.work.threads import left_behind
 
 logger = logging.getLogger(__name__)
@@ -177,16 +173,14 @@ class AgentCode:
         make = self._instructions
         if rebuild:
             system, make = (self._newest, None) if not callable(self._newest) else (None, self._newest)
-        try:
+        parts: list[str] = []
+        with attempt(logger, "run %s: its instructions failed", self.info.id) as making:
             parts = [system or "" if make is None else await self._instructed(make)]
             for one in self._frame.skills:
                 activated = await one.begin_run(memory, run_id=self.info.id, resume_from=messages)
                 parts += [one.instructions, activated]
             parts.append(self._frame.disclosure.catalog)
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: its instructions failed", self.info.id)
+        if (error := making.error) is not None:
             self._fail(f"The agent's instructions failed: {type(error).__name__}: {error}", error)
             return None
         if make is None and not any(parts[1:]) and not rebuild:
@@ -295,21 +289,17 @@ class AgentCode:
             return await self._substituted(call, output_of(gate.answered[0], tool_name=call.name))
         final = call.args
         if gate.args != asked and call.tool is not None:
-            try:
+            with attempt() as preparing:  # the tool's own code raises, or what the gate set
                 final = await self.prepare(call.tool, canonical_value(gate.args).decode())
-            except BaseException as error:  # raised by the tool's own code, or for values that the gate set
-                if is_interruption(error):
-                    raise
-                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, error)
+            if (wrong := preparing.error) is not None:
+                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, wrong)
                 return _blocked(call, prompts.calls.gate_failed(display_name))
         # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args
-        try:
+        verdict: Verdict | None = None
+        with attempt(logger, "run %s: the gates for %s failed", self.info.id, call.name):
             verdict = self._framed(call, object_of(final), context)
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: the gates for %s failed", self.info.id, call.name)
+        if verdict is None:
             return _blocked(call, prompts.calls.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)
@@ -367,22 +357,21 @@ class AgentCode:
         except HookFailed:
             return ToolOutput.of(prompts.calls.blocked(prompts.calls.gate_failed(display_name)), is_error=True)
         raised: BaseException | None = None
+        output = ToolOutput(())
+        executing = attempt(logger, "run %s: the tool %s failed", self.info.id, call.name, or_cancelled=True)
         self._under_way += 1
         self.quiet.clear()
         token = left_behind.set(self._leave_behind)
         try:
-            if server_of(call):
-                output = await around(
-                    call, invoke, display_name=display_name, hooks=hooks, context=self.context, above=self.above
-                )
-            else:
-                output = await invoke()
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            raise_if_cancelled(error)
-            logger.exception("run %s: the tool %s failed", self.info.id, call.name)
-            raised, output = error, raised_by(call.name, error)
+            with executing:
+                if server_of(call):
+                    output = await around(
+                        call, invoke, display_name=display_name, hooks=hooks, context=self.context, above=self.above
+                    )
+                else:
+                    output = await invoke()
+            if (raised := executing.error) is not None:
+                output = raised_by(call.name, raised)
         finally:
             left_behind.reset(token)
             self._under_way -= 1
@@ -445,14 +434,12 @@ class AgentCode:
         value: object = text
         if self._output is not None:
             try:
-                value = self._output.parse(text)
+                with attempt(logger, "run %s: the answer could not be checked", self.info.id, but=(ValueError,)) as it:
+                    value = self._output.parse(text)
             except ValueError as error:
                 return prompts.turns.answer_again(str(error))
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("run %s: the answer could not be checked", self.info.id)
-                self._unchecked = error
+            if it.error is not None:
+                self._unchecked = it.error
                 return prompts.turns.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)

@@ -24,7 +24,7 @@ from weftline.prompts.calls import blocked
 from weftline.runtime.agent_code.code import PendingCall
 from weftline.text.canonical import canonical_value, digest
 from weftline.tools.base import ToolOutput
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 _log = logging.getLogger(__name__)
 _NOTIFIED = "budget_told:"
@@ -154,14 +154,10 @@ class DedupGate:
 
     def _key(self, tool: str, args: Mapping[str, Any]) -> str | None:
         hasher = self._hashers[tool]
-        try:
+        # The gate only saves work, so the call is executed without it if it fails.
+        with attempt(_log, "the hasher of %s failed; its call is executed", tool):
             return digest(canonical_value(dict(args))) if hasher is None else str(hasher(args))
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            # The gate only saves work, so the call is executed without it.
-            _log.exception("the hasher of %s failed; its call is executed", tool)
-            return None
+        return None
 
 
 class DisclosureGate:

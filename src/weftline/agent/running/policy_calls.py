@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, cast
 from msgspec import Meta, Struct, convert
 
 from weftline.agent.context import RunInfo
-from weftline.agent.hooking.call_values import object_of
+from weftline.agent.hooking.around_calls import object_of
 from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
 from weftline.runtime.agent_code.code import Judged, PendingTurn
 from weftline.tools.base import Tool, tags_of, title_of

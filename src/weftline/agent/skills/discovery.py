@@ -20,8 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.agent.skills.confined import Refused, read_inside
-from weftline.agent.skills.format import FILE_NAMES, MAX_FILE_BYTES, Loaded, Skill, Source, parse
-from weftline.agent.skills.frontmatter import Unreadable
+from weftline.agent.skills.format import FILE_NAMES, MAX_FILE_BYTES, Loaded, Skill, Source, Unreadable, parse
 
 SKIPPED = frozenset({".git", "node_modules"})
 MAX_DEPTH = 6

@@ -4,18 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Protocol, cast
 
 from weftline import prompts
 from weftline.agent.skills.activation import SkillActivations
-from weftline.agent.skills.catalog import Catalog
-from weftline.agent.skills.content import ALL_COMMANDS_TIMEOUT_S, tail
-from weftline.agent.skills.files import read_lines, script_command
-from weftline.agent.skills.format import Skill
-from weftline.agent.skills.running import MAX_OUTPUT_BYTES, Runs
+from weftline.agent.skills.content import (
+    ALL_COMMANDS_TIMEOUT_S,
+    MAX_OUTPUT_BYTES,
+    Runs,
+    read_lines,
+    script_command,
+    tail,
+)
+from weftline.agent.skills.format import MAX_DESCRIPTION_CHARS, Skill
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.function import FunctionTool
+
+
+class Catalog:
+    """The skills that can be used, by name."""
+
+    def __init__(self, skills: Iterable[Skill] = ()) -> None:
+        self._skills = {skill.name: skill for skill in sorted(skills, key=lambda skill: skill.name)}
+        self.names = tuple(self._skills)
+        """The valid values of the name argument of skills_use."""
+        self.text = prompts.skills.catalog([(skill.name, one_line(skill.description)) for skill in self])
+        """The catalog for the system prompt; empty if there are no skills."""
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self._skills.values())
+
+    def __len__(self) -> int:
+        return len(self._skills)
+
+    def get(self, name: str) -> Skill | None:
+        return self._skills.get(name)
+
+
+def one_line(description: str) -> str:
+    """Returns a description as one line, without control characters and within the maximum length of the format."""
+    words = "".join(char if char.isprintable() or char.isspace() else "\ufffd" for char in description)
+    line = " ".join(words.split())
+    return line if len(line) <= MAX_DESCRIPTION_CHARS else line[: MAX_DESCRIPTION_CHARS - 1] + "…"
+
 
 SCRIPT_TIMEOUT_S = 60.0
 MAX_SCRIPT_TIMEOUT_S = 600.0

@@ -19,17 +19,15 @@ from msgspec import Struct
 from weftline import prompts
 from weftline.agent.skills import allowed
 from weftline.agent.skills.activation import Reason, SkillActivations, TooManyActive, Via, to_resume
-from weftline.agent.skills.catalog import Catalog
-from weftline.agent.skills.content import content_of
+from weftline.agent.skills.content import ProcessRuns, Runs, content_of
 from weftline.agent.skills.discovery import Diagnostic, Place, discover, standard_places
 from weftline.agent.skills.format import Skill
-from weftline.agent.skills.running import ProcessRuns, Runs
-from weftline.agent.skills.tools import skill_tools
+from weftline.agent.skills.tools import Catalog, skill_tools
 from weftline.errors import NotFound
 from weftline.messages import Message
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, ToolContext, ToolFailed
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 AllowedTools: TypeAlias = Literal["restrict", "preapprove"]
 State: TypeAlias = MutableMapping[str, Any]
@@ -319,13 +317,9 @@ async def _notify(handlers: Sequence[Callable[[Any], object]], event: object) ->
     """Calls the handlers; returns False if one of them failed. The others are still called."""
     failures = 0
     for handler in tuple(handlers):
-        try:
+        with attempt(_log, "a handler of %s failed", type(event).__name__) as calling:
             answer = handler(event)
             if inspect.isawaitable(answer):
                 await answer
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            failures += 1
-            _log.exception("a handler of %s failed", type(event).__name__)
+        failures += calling.error is not None
     return not failures

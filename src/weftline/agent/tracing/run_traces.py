@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from weftline.agent.definition import Definition
-from weftline.agent.engine.listing import facts_around
+from weftline.agent.engine.logs import facts_around
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact
 from weftline.plan import agent_of, decode_content
 from weftline.runtime.engine import Engine, EntryBatch
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -55,17 +55,13 @@ class RunTraces:
 
         from weftline.agent.tracing import emit
 
-        try:
+        with attempt(logger, "run %s: its spans could not be emitted", run_id):
             facts_of = facts_around(self._engine, run_id, key)
             (created,) = await facts_of(run_id, (KIND[RunCreated],))
             head, stored = decode_fact.decode(created.head), decode_created(created.body).plan
             below = isinstance(head, RunCreated) and head.parent is not None
             if not below and decode_content(stored).code is None:
                 await emit(run_id, agent_of(stored), facts_of, provider=get_tracer_provider())
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: its spans could not be emitted", run_id)
 
     async def aclose(self) -> None:
         self._leave()

@@ -6,12 +6,13 @@ Names and attributes follow OpenTelemetry's conventions for generative AI, as of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.json import encode
 
-from weftline.agent.tracing.span_content import final_answer, input_messages, output_messages
 from weftline.kernel import bodies
+from weftline.kernel.bodies import CreatedBody
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
@@ -27,10 +28,60 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Usage, joined_text
+from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, Usage, User, joined_text
+from weftline.plan import decode_content
 from weftline.store.rows import Item
 from weftline.tools.results import output_bytes
 from weftline.trace_context import span_id
+
+
+def input_messages(created: CreatedBody) -> dict[str, str]:
+    """Returns the attributes of a run's instructions and input."""
+    plan = decode_content(created.plan)
+    found = {"gen_ai.input.messages": _json([_message(message) for message in plan.messages])}
+    if plan.system:
+        found["gen_ai.system_instructions"] = _json([_text(plan.system)])
+    return found
+
+
+def output_messages(message: Message) -> dict[str, str]:
+    """Returns the attribute of a model call's answer."""
+    return {"gen_ai.output.messages": _json([_message(message)])}
+
+
+def final_answer(text: str) -> dict[str, str]:
+    """Returns the attribute of a run's answer."""
+    return output_messages(Assistant((Text(text),)))
+
+
+def _message(message: Message) -> dict[str, Any]:
+    match message:
+        case System():
+            return {"role": "system", "parts": [_text(message.content)]}
+        case User():
+            return {"role": "user", "parts": [_text(message.text)]}
+        case Assistant():
+            texts = [_text(part.text) for part in message.parts if isinstance(part, Text)]
+            return {"role": "assistant", "parts": [*texts, *[_call(call) for call in message.calls]]}
+        case ToolResults():
+            parts = [
+                {"type": "tool_call_response", "id": one.id, "response": joined_text(one.parts)}
+                for one in message.results
+            ]
+            return {"role": "tool", "parts": parts}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.args}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def _json(value: list[dict[str, Any]]) -> str:
+    return encode(value).decode()
+
 
 Value: TypeAlias = str | int | float | tuple[str, ...]
 

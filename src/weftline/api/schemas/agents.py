@@ -11,13 +11,13 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.spec.door import parse_session
 from weftline.store.records.agents import AgentRow
 from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
-from weftline.wire.requests import parse_session
+from weftline.wire.models import NO_NUL, Metadata, Part
 from weftline.wire.responses import JsonObject, Time, Warnings, Words, iso
-from weftline.wire.run_spec import NO_NUL, Metadata, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.code_agents import is_code

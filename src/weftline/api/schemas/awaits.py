@@ -14,8 +14,8 @@ from weftline.errors import Issue, invalid
 from weftline.runtime.people.answering import AwaitAnswer, pattern_of
 from weftline.wire.awaits import Outcome
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
+from weftline.wire.models import Part
 from weftline.wire.responses import Ok, Warnings
-from weftline.wire.run_spec import Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 
 MAX_MESSAGES = 20

@@ -12,8 +12,8 @@ from weftline.errors import Issue, invalid
 from weftline.kernel.policy import PARTS, Level, OnExceeded, Period, Unit, amount_issue, smallest
 from weftline.store.budgets import Limit
 from weftline.wire.json_text import decode_object
+from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import Time, Warnings, iso
-from weftline.wire.run_spec import NO_NUL, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.budgets import Budget, Use, setter
 

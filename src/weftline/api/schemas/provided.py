@@ -14,7 +14,7 @@ from weftline.outcome import Bounds
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.wire.failures import SentFailure, failure_problem, require_failure
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES, MAX_TOOL_USE_ID_CHARS
-from weftline.wire.run_spec import Part
+from weftline.wire.models import Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 
 MAX_RESULTS = 1000

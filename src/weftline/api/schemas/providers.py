@@ -13,8 +13,8 @@ from weftline.errors import StoreError
 from weftline.store.records.providers import ProviderRow
 from weftline.text.redaction import redact_url
 from weftline.wire.damage import error_code
+from weftline.wire.models import Headers
 from weftline.wire.responses import Time, iso
-from weftline.wire.tool_refs import Headers
 from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of
 
 MAX_BODY_BYTES = 256 * 1024

@@ -15,8 +15,8 @@ from weftline.errors import Issue, invalid
 from weftline.store.records.schedules import ScheduleRow, ScheduleSummary
 from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object
+from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
-from weftline.wire.run_spec import NO_NUL, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.cron import MAX_CHARS
 from weftline.workspace.schedules import CATCH_UP, Timing

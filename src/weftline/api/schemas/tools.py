@@ -17,8 +17,8 @@ from weftline.text.redaction import redact_template
 from weftline.tools.http import HttpSpec, Method
 from weftline.tools.stored_code import CodeSpec
 from weftline.wire.damage import error_code
+from weftline.wire.models import Headers, ToolName, Url
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
-from weftline.wire.tool_refs import Headers, ToolName, Url
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos
 from weftline.workspace.tools import StoredSpec, ToolChanges, fields_of_others, not_of_kind, spec_of
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.tools.locations import names_absent, path_in
+from weftline.tools.arguments import names_absent, path_in
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 from weftline.wire.validation import path_of, words_of
 

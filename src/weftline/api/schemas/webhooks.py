@@ -15,8 +15,8 @@ from weftline.store.records.webhooks import WebhookRow
 from weftline.text.redaction import redact_url
 from weftline.wire.damage import error_code
 from weftline.wire.limits import URL_PATTERN
+from weftline.wire.models import Part
 from weftline.wire.responses import Time, iso
-from weftline.wire.run_spec import Part
 from weftline.workspace.delivering import delivery_id, event_of
 from weftline.workspace.webhooks import DELIVERY_STATUSES, EVENTS, MAX_URL_CHARS
 

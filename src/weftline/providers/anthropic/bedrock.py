@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline.net.address import at_path, display_url, with_query
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
 from weftline.providers.anthropic.models import Levels

@@ -16,8 +16,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.providers.base import ModelInfo, ModelRequest
-from weftline.providers.reasoning import nearest
-from weftline.providers.sampling import SamplingLimits
+from weftline.providers.sampling import SamplingLimits, nearest
 
 DEFAULT_MODEL: Final = "claude-sonnet-4-6"
 MIN_BUDGET_TOKENS: Final = 1_024

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final, cast
 import msgspec
 
 from weftline.net.address import at_path, display_url
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, RequestFailed, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER

@@ -24,8 +24,7 @@ from weftline.providers.anthropic.blocks import (
     text_block,
 )
 from weftline.providers.anthropic.models import DEFAULT_MODEL, Levels, Thinking, thinking_for, traits
-from weftline.providers.anthropic.native_schema import native_schema
-from weftline.providers.anthropic.schema import Report, input_schema, report_for
+from weftline.providers.anthropic.schema import Report, input_schema, native_schema, report_for
 from weftline.providers.base import ModelInfo, ModelRequest, ProviderError, SchemaForm, ToolSpec
 from weftline.providers.names import NameMap
 

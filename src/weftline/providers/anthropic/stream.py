@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from weftline.messages import Opaque, ProviderCall, Usage
 from weftline.net.sse import SseEvent
-from weftline.providers.answer_limits import bounded
 from weftline.providers.anthropic.blocks import PROVIDER, encode
 from weftline.providers.anthropic.schema import WRAPPED, Report
+from weftline.providers.assemble import bounded
 from weftline.providers.base import (
     CallArgs,
     CallDone,

@@ -19,8 +19,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.net.address import at_path, display_url, with_query
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, RequestFailed, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.base import (

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall, Usage
-from weftline.providers.answer_limits import bounded
+from weftline.providers.assemble import bounded
 from weftline.providers.base import (
     CallDone,
     CallStart,

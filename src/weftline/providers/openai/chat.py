@@ -13,8 +13,14 @@ from weftline.providers.names import NameMap
 from weftline.providers.openai.chat_request import ChatEncoder, marked_body
 from weftline.providers.openai.chat_stream import ChatReader
 from weftline.providers.openai.family import OpenAIFamily, joined
-from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer_for
-from weftline.providers.openai.schema import AnswerTool, answer_schema, answer_tool
+from weftline.providers.openai.schema import (
+    AnswerTool,
+    ReportRestorer,
+    Restorer,
+    answer_schema,
+    answer_tool,
+    restorer_for,
+)
 
 _encode = msgspec.json.encode
 

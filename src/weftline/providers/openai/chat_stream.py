@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall
-from weftline.providers.answer_limits import (
+from weftline.providers.assemble import (
     MAX_CALLS,
     MAX_NAME_CHARS,
     MAX_PARTS,
@@ -34,8 +34,7 @@ from weftline.providers.base import (
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import MALFORMED, decode_loosely, present, usage_of
 from weftline.providers.openai.profiles import Profile
-from weftline.providers.openai.reasoning_details import ReasoningDetails
-from weftline.providers.openai.think_tags import ThinkTags
+from weftline.providers.openai.thinking import ReasoningDetails, ThinkTags
 
 _REASONS: dict[str, str] = {
     "stop": "end_turn",

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from weftline.messages import Message, Usage
 from weftline.net.address import at_path, display_url
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, RequestFailed, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_count, clean_usage
@@ -39,9 +38,8 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
-from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer_for
-from weftline.providers.reasoning import nearest
-from weftline.providers.sampling import SamplingLimits
+from weftline.providers.openai.schema import ReportRestorer, Restorer, restorer_for
+from weftline.providers.sampling import SamplingLimits, nearest
 from weftline.providers.whole_pairs import WholePairs
 from weftline.text.redaction import REDACTED, redact_template
 

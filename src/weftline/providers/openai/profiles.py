@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from weftline.providers.reasoning import nearest
+from weftline.providers.sampling import nearest
 
 
 class Knob(Struct, frozen=True):

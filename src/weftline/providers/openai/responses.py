@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ModelRequest
 from weftline.providers.names import NameMap

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall
-from weftline.providers.answer_limits import bounded
+from weftline.providers.assemble import bounded
 from weftline.providers.base import (
     CallArgs,
     CallDone,

@@ -1,4 +1,4 @@
-"""Consults the code of a run's agent: about a call before it is announced, and about an answer before the run ends."""
+"""Consults the code of a run's agent: its policy and gates about calls, and its checks about an answer."""
 
 from __future__ import annotations
 
@@ -7,20 +7,66 @@ import logging
 from msgspec import UNSET, Raw
 
 from weftline import prompts
-from weftline.kernel import bodies
+from weftline.kernel import bodies, policies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
-from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, State
+from weftline.kernel.policy import PolicyDecided
+from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, ConsultPolicy, State
 from weftline.messages import Text
-from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait, PendingCall
+from weftline.runtime.agent_code.code import CodeAnswer, Judged, PendingAwait, PendingCall, PendingTurn
+from weftline.runtime.agent_code.inside import RunMemory
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.people.awaits import AwaitPlan, may_decide, put_to_people, question_of
 from weftline.runtime.services import Outcome, Services
-from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.tool_call import new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value, digest
+from weftline.tools.base import is_hidden
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
+
+
+async def consult_policy(command: ConsultPolicy, state: State, work: WorkingSet) -> Outcome:
+    """If the engine fails or no longer exists, no call of the turn may run."""
+    code = (work.toolbox or EMPTY).code
+    judged: Judged | None = None
+    if code is None:
+        logger.error("run %s: the policy engine of its agent is gone", work.run_id)
+    else:
+        with attempt(logger, "run %s: its policy engine failed", work.run_id, or_cancelled=True):
+            judged = await code.judge(_pending(command, state, work))
+    if judged is None:
+        return Outcome(Draft(PolicyDecided(command.turn, failed=True), bodies.encode(bodies.PolicyBody())))
+    try:
+        metadata = Raw(canonical_value(judged.metadata)) if judged.metadata else UNSET
+    except NotCanonical as error:
+        logger.error("run %s: the metadata of its policy engine is not JSON: %s", work.run_id, error)
+        return Outcome(Draft(PolicyDecided(command.turn, failed=True), bodies.encode(bodies.PolicyBody())))
+    head = PolicyDecided(
+        command.turn,
+        judged.allowed,
+        judged.calls_left,
+        judged.failures_left,
+        judged.disable_tools,
+    )
+    return Outcome(Draft(head, bodies.encode(bodies.PolicyBody(dict(judged.labels), metadata))))
+
+
+def _pending(command: ConsultPolicy, state: State, work: WorkingSet) -> PendingTurn:
+    toolbox = work.toolbox or EMPTY
+    most, most_failures = policies.call_cap(state), policies.failure_cap(state)
+    return PendingTurn(
+        turn=command.turn,
+        calls=tuple([pending_call(index, state, work, turn=command.turn) for index in range(len(state.batch.calls))]),
+        tools=tuple(
+            [tool for name, tool in toolbox.tools.items() if name not in toolbox.excluded and not is_hidden(tool)]
+        ),
+        calls_left=None if most is None else max(most - state.policy.calls, 0),
+        failures_left=None if most_failures is None else max(most_failures - state.policy.failures, 0),
+        labels=work.plan.labels | work.conversation.labels,
+        unavailable=work.conversation.calls.unavailable,
+        hint=work.conversation.calls.last_hint,
+    )
 
 
 async def consult(command: Consult, state: State, work: WorkingSet, services: Services) -> Outcome:

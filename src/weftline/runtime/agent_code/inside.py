@@ -1,4 +1,4 @@
-"""A run as its agent's own code sees it while it is driven: its progress, its calls and its state."""
+"""A run as its agent's own code sees it while it is driven: its progress, its calls, and the state that tools share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,54 @@ import asyncio
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from msgspec import UNSET, Raw, UnsetType
+
 from weftline.kernel import policies
 from weftline.runtime.agent_code.code import PastCall
+from weftline.runtime.conversation import SharedState
 from weftline.runtime.live import WATCHING, LiveRun
-from weftline.runtime.shared_state import SharedState
 from weftline.text.canonical import NotCanonical, canonical_value
+
+
+class RunMemory(MutableMapping[str, Any]):
+    """Reads the run's state and collects the changes separately, to be stored with the call's result.
+
+    A value is changed by assigning it; changes inside a value are not noticed.
+    """
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self._known = known
+        self._changed: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._changed[key] if key in self._changed else self._known[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._changed[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        self[key]  # an unknown key is a KeyError
+        self._changed[key] = None
+
+    def __iter__(self) -> Iterator[str]:
+        kept = [key for key in self._known if key not in self._changed]
+        return iter(kept + [key for key, value in self._changed.items() if value is not None])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The changes of the call; None marks a removed key."""
+        return self._changed
+
+    def changes(self) -> Raw | UnsetType:
+        """`changed`, encoded for the log. Raises `NotCanonical` for values that are not JSON."""
+        return Raw(canonical_value(self._changed)) if self._changed else UNSET
+
 
 MAX_KEY_CHARS = 256
 MAX_VALUE_BYTES = 64 * 1024

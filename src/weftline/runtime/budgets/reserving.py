@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline.errors import InvalidRequest, WeftlineError
+from weftline.errors import InvalidRequest, WeftlineError, invalid
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.budgeting import UNPRICED, sentence
 from weftline.kernel.context import CompactionStarted
@@ -20,12 +20,13 @@ from weftline.kernel.control import OF_RUN
 from weftline.kernel.entries import AttemptStarted, AwaitClosed, AwaitOpened, CallOpened
 from weftline.kernel.policy import PARTS, BudgetRefused, Held, Unit
 from weftline.kernel.state import Decision, New, State
-from weftline.messages import Usage
+from weftline.messages import Sampling, Usage
+from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog, ResolvedModel
 from weftline.runtime.budgets.ledger import NOTHING, Account, Ledger, Need
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_calls.compacting import summary_model
-from weftline.runtime.model_calls.models import cost_of, resolve
+from weftline.runtime.model_calls.models import cost_of, refused_sampling, resolve
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.budgets import day_of
 
@@ -231,3 +232,21 @@ def _model(begins: AttemptStarted | CompactionStarted, state: State, work: Worki
 
 def _estimate(state: State, work: WorkingSet) -> int:
     return work.conversation.estimate(work.toolbox or EMPTY)
+
+
+_AS_THE_MODEL_DOES = Sampling()
+
+
+def check_models(plan: RunPlan, catalog: Catalog, account: Account | None) -> None:
+    """Raises `WeftlineError` for anything that a run of the plan could not use. Without an account, no budget
+    applies.
+    """
+    models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+    if account is not None:
+        require_prices(account, models, catalog)
+    if plan.limits.compaction is not None and plan.limits.compaction.model:
+        catalog.resolve(plan.limits.compaction.model)
+    if plan.sampling != _AS_THE_MODEL_DOES:
+        issues = [issue for model in models for issue in refused_sampling(plan, model)]
+        if issues:
+            raise invalid(issues)

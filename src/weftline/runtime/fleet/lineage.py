@@ -20,10 +20,10 @@ from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Par
 from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import is_clock_stopped
 from weftline.runtime import ids
-from weftline.runtime.fleet.roles import RunLoader, RunMover
-from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.deploys import left_alone_above, left_to_newer, newer_end_of
+from weftline.runtime.fleet.holding import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.supported import left_alone_above, left_to_newer, newer_end_of
+from weftline.runtime.tasks import TaskSet
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, Write
 

@@ -1,23 +1,198 @@
-"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace period for clients.
-
-Parked runs are due at the time in their rows; the store finds them. A driven run may also have a deadline, such as a
-client's: it fires whatever else the run is doing. A client that could not answer in time because this server was down
-or stalled gets a grace period first.
-"""
+"""When runs are due: one alarm for all of them, the parked runs that it wakes, and the deadlines of driven runs."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from heapq import heappop, heappush
 
+from weftline.errors import Conflict, NotFound
 from weftline.kernel import policies
 from weftline.kernel.control import MAX_LEASE_US, Lease
 from weftline.kernel.questions import earliest_deadline
 from weftline.runtime.clock import Clock
-from weftline.runtime.fleet.alarm import Alarm
-from weftline.runtime.fleet.due_runs import DueRuns
-from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.deploys import unsupported
+from weftline.runtime.fleet.holding import RunLoader, RunMover
 from weftline.runtime.live import LiveRun
+from weftline.runtime.reads.finding import public_id
+from weftline.runtime.tasks import TaskSet
 from weftline.store.base import LogReader
+from weftline.work.turns import RoundRobin, on_behalf_of
+
+STALL_US = 1_000_000
+"""A shorter delay does not count as a stall."""
+_LONGEST_S = 30.0
+
+
+class Alarm:
+    """`ring` is called when a run is due, `on_stall` with the delay after a stall."""
+
+    def __init__(self, ring: Callable[[], None], *, on_stall: Callable[[int], None], clock: Clock) -> None:
+        self._ring = ring
+        self._on_stall = on_stall
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._due_at: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._planned_s = 0.0
+        self._planned_at = 0
+
+    def at(self, due_at: int) -> None:
+        """Rings at `due_at` at the latest; an earlier time set before still holds."""
+        if self._due_at is None or due_at < self._due_at:
+            if self._handle is not None:
+                self._measure()  # the check that is cancelled here may be overdue
+            self._due_at = due_at
+            self._arm()
+
+    def stop(self) -> None:
+        self._due_at = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        assert self._due_at is not None
+        now = self._clock.now_us()
+        wait_s = min(max((self._due_at - now) / 1_000_000, 0.0), _LONGEST_S)
+        self._planned_s = self._loop.time() + wait_s
+        self._planned_at = now + int(wait_s * 1_000_000)
+        self._handle = self._loop.call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._handle = None
+        if self._due_at is None:
+            return
+        self._measure()
+        if self._clock.now_us() < self._due_at:
+            self._arm()  # early, or just the half-minute check: check again, never drop it
+            return
+        self._due_at = None
+        self._ring()
+
+    def _measure(self) -> None:
+        late_us = max(self._clock.now_us() - self._planned_at, int((self._loop.time() - self._planned_s) * 1_000_000))
+        if late_us > STALL_US:
+            self._on_stall(late_us)
+
+
+logger = logging.getLogger(__name__)
+
+MAX_LOADING = 16
+"""How many due runs are loaded at once."""
+_PAGE = 1000
+_LAST_KEY = 2**63 - 1
+
+
+class DueRuns:
+    """`fire` gives a run the time, and `ring_at` has `look` called at some time."""
+
+    def __init__(
+        self,
+        store: LogReader,
+        loader: RunLoader,
+        mover: RunMover,
+        *,
+        fire: Callable[[LiveRun, int], None],
+        ring_at: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._loader = loader
+        self._mover = mover
+        self._fire = fire
+        self._ring_at = ring_at
+        self._tasks = TaskSet("continuing the due runs")
+        self._queue: RoundRobin[tuple[int, int]] = RoundRobin()
+        """Workspace and key of each run that is still to be loaded."""
+        self._workers = 0
+        self._looking = False
+        self._now = 0
+        """All runs that were due at this time have been found."""
+        self._rang = False
+        """Whether the alarm rang during a look, which may have missed the reason."""
+        self._rang_at_work = False
+        """Whether it rang while runs were loaded: one may have been given a time that has passed."""
+
+    def look(self, now: int) -> None:
+        """Fires the parked runs that are due at `now`."""
+        if self._looking:
+            self._rang = True
+        else:
+            self._looking = True
+            self._tasks.spawn(self._find_all(now))
+
+    def stop(self) -> None:
+        self._tasks.cancel()
+
+    async def _find_all(self, now: int) -> None:
+        try:
+            if self._workers:
+                # The earlier ones are queued, and reading thousands of them again would take long.
+                self._rang_at_work = True
+                await self._find(now, after=(self._now, _LAST_KEY))
+            else:
+                self._queue = RoundRobin()
+                await self._find(now, after=(0, 0))
+            self._now = now
+            upcoming = await self._store.next_due(now)
+            if upcoming is not None:
+                self._ring_at(upcoming)
+        except Exception:
+            logger.exception("due runs could not be read; trying again")
+            self._ring_at(now + STALL_US)
+        finally:
+            self._looking = False
+        if self._rang:
+            self._rang = False
+            self._ring_at(now)
+        self._work()
+
+    async def _find(self, now: int, *, after: tuple[int, int]) -> None:
+        while due := await self._store.due(now, after=after, limit=_PAGE):
+            after = due[-1].due_at, due[-1].key
+            for one in due:
+                if not unsupported(one):
+                    self._queue.put((one.workspace, one.key), owner=one.workspace)
+            await asyncio.sleep(0)  # others have a turn: a store may have each page at once
+
+    def _work(self) -> None:
+        while self._workers < min(MAX_LOADING, len(self._queue)) and not self._mover.halted:
+            self._workers += 1
+            self._tasks.spawn(self._fire_queued()).add_done_callback(self._worker_done)
+
+    def _worker_done(self, task: asyncio.Task[None]) -> None:
+        self._workers -= 1
+        if task.cancelled():
+            return
+        if self._queue:
+            self._work()
+        elif self._rang_at_work and not self._workers:
+            self._rang_at_work = False
+            self._ring_at(self._now)
+
+    async def _fire_queued(self) -> None:
+        while self._queue and not self._mover.halted:
+            workspace, key = self._queue.take()
+            on_behalf_of.set(workspace)
+            await self._fire_one(key)
+
+    async def _fire_one(self, key: int) -> None:
+        """Fires one run. A run that cannot be loaded does not delay the others."""
+        try:
+            run = await self._loader.load(key)
+        except (Conflict, NotFound):
+            return  # from a newer version, or no longer there
+        except Exception:
+            logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
+            self._ring_at(self._now + STALL_US)
+            return
+        now = self._now
+        if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+            self._fire(run, now)
+
 
 CLIENT_GRACE_US = 30_000_000
 """After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""

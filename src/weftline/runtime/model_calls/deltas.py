@@ -1,20 +1,22 @@
-"""Streams the text of a model into the log.
-
-Joined, the deltas of a turn are the text of its message: characters that a provider split in two are put together here
-as they are there.
-"""
+"""The text and arguments that a model streams: written into the log, and read back from it after an interruption."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from msgspec.json import Encoder
+from msgspec import Struct
+from msgspec.json import Decoder, Encoder
 
-from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
-from weftline.providers.assemble import TextRun
-from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
+from weftline.kernel import bodies
+from weftline.kernel.entries import KIND, AttemptStarted
+from weftline.kernel.notes import ARGS_DELTA, TEXT_DELTA, THINKING_DELTA, ArgsDelta
+from weftline.providers.assemble import Assembler, TextRun
+from weftline.providers.base import CallArgs, CallStart, Chunk, TextDelta, ThinkingDelta, UsageUpdate
 from weftline.runtime.services import Sink
-from weftline.text.surrogates import whole
+from weftline.store.base import LogReader
+from weftline.store.rows import Item
+from weftline.text.characters import whole
 
 _encode_lines = Encoder().encode_lines
 _MAX_RUN = 512
@@ -90,3 +92,68 @@ def _encoded(runs: Sequence[TextRun], tail: bytes) -> list[tuple[str, bytes, int
             lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
             encoded.append((TEXT_DELTA if kind is TextDelta else THINKING_DELTA, lines, len(texts)))
     return encoded
+
+
+class ArgumentDeltas:
+    """The argument deltas of one attempt."""
+
+    def __init__(self, sink: Sink, *, turn: int, attempt: int) -> None:
+        self._sink = sink
+        self._turn = turn
+        self._attempt = attempt
+        self._calls: dict[str | int, tuple[str, str]] = {}
+
+    def take(self, chunks: Sequence[Chunk]) -> None:
+        """Appends the content of one read: one piece for each call."""
+        pieces: dict[str | int, list[str]] = {}
+        for chunk in chunks:
+            if isinstance(chunk, CallStart):
+                self._calls[chunk.key] = chunk.id or "", chunk.name
+            elif isinstance(chunk, CallArgs):
+                pieces.setdefault(chunk.key, []).append(chunk.json)
+        deltas = [
+            bodies.encode(ArgsDelta(*self._calls[key], whole("".join(texts)), self._turn, self._attempt))
+            for key, texts in pieces.items()
+            if key in self._calls and any(texts)
+        ]
+        if deltas:
+            self._sink.emit(ARGS_DELTA, b"\n".join(deltas), len(deltas))
+
+
+_PAGE_BYTES = 256 * 1024
+_DECODE_ON_LOOP_BYTES = 64 * 1024
+"""Starting a thread costs more than decoding this little."""
+
+
+class _Delta(Struct):
+    text: str
+
+
+_decode = Decoder(_Delta).decode
+
+
+async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
+    """The answer of the run's latest attempt as far as it is in the log; None if nothing of it was streamed."""
+    started = await store.newest_facts(key, kinds=(KIND[AttemptStarted],), limit=1, max_bytes=_PAGE_BYTES)
+    if not started:
+        return None
+    answer = Assembler("")
+    after, begun = started[-1].seq, False
+    while (page := await store.page(key, after=after, max_bytes=_PAGE_BYTES)) is not None and page.items:
+        deltas = [item for item in page.items if item.kind in (TEXT_DELTA, THINKING_DELTA)]
+        if sum([item.size for item in deltas]) <= _DECODE_ON_LOOP_BYTES:
+            chunks = _chunks(deltas)
+        else:
+            chunks = await asyncio.to_thread(_chunks, deltas)
+        answer.feed(chunks)
+        begun = begun or bool(chunks)
+        after = page.last_seq
+    return answer if begun else None
+
+
+def _chunks(deltas: Sequence[Item]) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for item in deltas:
+        text = "".join([_decode(body).text for body in item.body.split(b"\n")])
+        chunks.append(TextDelta(text) if item.kind == TEXT_DELTA else ThinkingDelta(text))
+    return chunks

@@ -29,23 +29,22 @@ from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.agent_code.code import CodeFailed, RunCode
-from weftline.runtime.agent_code.noting import ProviderNotes
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.model_calls.argument_deltas import ArgumentDeltas
-from weftline.runtime.model_calls.deltas import Deltas
+from weftline.runtime.model_calls.deltas import ArgumentDeltas, Deltas
 from weftline.runtime.model_calls.models import attempt_limit, cost_nusd, cost_of, model_id, resolve
 from weftline.runtime.model_calls.reminding import with_reminders
 from weftline.runtime.model_calls.spending import NOTHING, spent
+from weftline.runtime.notes import ProviderNotes
 from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_calls
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical
-from weftline.text.fences import without_fence
+from weftline.text.display import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
-from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 
@@ -355,13 +354,9 @@ def out_of_retries(limit_s: float) -> str:
 def classified(provider: Provider, raised: BaseException) -> ProviderError:
     """Converts an exception that is not a `ProviderError`, by the custom provider's own classifier if it has one."""
     classify = getattr(provider, "classify_error", None)
-    try:
+    found = None
+    with attempt(logger, "the classifier of the provider %s failed", provider.name):
         found = classify(raised) if classify is not None else None
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("the classifier of the provider %s failed", provider.name)
-        found = None
     if isinstance(found, ProviderError):
         found.__cause__ = found.__cause__ or raised
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from msgspec.structs import replace
 
 from weftline.errors import Issue, WeftlineError
@@ -13,6 +15,7 @@ from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog, ResolvedModel
 from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
+from weftline.runtime.tool_calls.toolbox import Toolbox
 
 PLAN_TIMEOUT_S = 120.0
 """The time-out of one model call in a run whose policy sets none."""
@@ -92,3 +95,7 @@ def attempt_limit(rule: PolicyRule | None, max_s: float) -> tuple[float, bool]:
         return max_s, False
     planned_s = PLAN_TIMEOUT_S if rule.plan_timeout_us is None else rule.plan_timeout_us / 1_000_000
     return (max_s, False) if planned_s > max_s else (planned_s, True)
+
+
+def offered_digest(system: str | None, toolbox: Toolbox) -> str:
+    return blake2b((system or "").encode(errors="replace") + toolbox.declared, digest_size=16).hexdigest()

@@ -28,7 +28,7 @@ from weftline.kernel.entries import KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import covers, may_decide, question_of
-from weftline.runtime.tool_calls.injecting import injecting, takes_injected
+from weftline.runtime.tool_calls.preparing import injecting, takes_injected
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value, digest

@@ -29,7 +29,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, RunRow
 

@@ -1,26 +1,144 @@
-"""Interruptions of a run: pauses, resumes, and messages.
-
-All of these are facts, so they survive a crash; the log records who requested each.
-"""
+"""Requests from outside to a run: pauses, resumes, messages, and limits that were raised while it asked about them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from weftline.errors import Conflict, Forbidden, NotFound
+from msgspec import DecodeError
+
+from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound, WeftlineError
+from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts
 from weftline.kernel.bodies import QueuedBody, decode_queued, encode
-from weftline.kernel.entries import KIND, MessageQueued, RunPaused, RunResumed, decode_fact
+from weftline.kernel.context import ContextRestored
+from weftline.kernel.entries import (
+    KIND,
+    AwaitClosed,
+    CallClosed,
+    CancelRequested,
+    Fact,
+    MessageQueued,
+    RunPaused,
+    RunResumed,
+    decode_fact,
+)
 from weftline.messages import Text
 from weftline.runtime import ids
+from weftline.runtime.budgets.ledger import Ledger
+from weftline.runtime.budgets.reserving import raised
+from weftline.runtime.fleet.holding import Residents, RunLoader
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.requests import control_body, message_id_of
 from weftline.store.base import LogReader
+from weftline.store.rows import AwaitFilter
+
+_BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
+    CallClosed: bodies.decode_closed,
+    MessageQueued: bodies.decode_queued,
+    CancelRequested: None,
+    RunPaused: bodies.decode_control,
+    RunResumed: bodies.decode_control,
+    ContextRestored: None,
+}
+"""An answer, a message, or a request by people. All other facts result from what a run does."""
+
+
+def check_request(head: Fact, body: bytes) -> None:
+    """Raises `InvalidRequest` for a fact that may not come from outside, and for a body that cannot be decoded."""
+    if type(head) not in _BODIES:
+        raise InvalidRequest(f"{KIND[type(head)]} is not a request.")
+    decode = _BODIES[type(head)]
+    try:
+        readable = not body if decode is None or not body else bool(decode(body))
+    except DecodeError:
+        readable = False
+    if not readable:
+        raise InvalidRequest(f"The body of {KIND[type(head)]} cannot be read.")
+
+
+def message_id_of(run: LiveRun, place: int = 0) -> str:
+    """The id of the next message to a run; `place` is its position among several that arrive together."""
+    return f"msg_{run.state.version + 1 + place}"
+
+
+def control_body(labels: Mapping[str, str] | None, *, messages: int = 0) -> bytes:
+    return bodies.encode(bodies.ControlBody(dict(labels or {}), messages)) if labels or messages else b""
+
+
+async def waits_for_people(
+    key: int, *, load: Callable[[int], Awaitable[LiveRun]], settled: Callable[[LiveRun], Awaitable[None]]
+) -> bool:
+    """Returns True if neither the run nor any run below it can advance before a person has answered. Their awaits are
+    durable then.
+
+    A run that cannot continue here does not count, because it is not known what it waits for.
+    """
+    try:
+        run = await load(key)
+    except WeftlineError:
+        return False
+    state = run.state
+    if state.ended:
+        return False  # its parent continues
+    asks = bool(state.questions.open) and state.waits_for_people
+    if not (asks or state.control.paused or state.waits_for_children):
+        return False
+    for child in state.open_children:
+        if not await waits_for_people(ids.key_of(child), load=load, settled=settled):
+            return False
+    await settled(run)
+    return True
+
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 200
+
+Append: TypeAlias = Callable[[LiveRun, AwaitClosed], Awaitable[None]]
+
+
+async def wake_waiting(
+    store: LogReader,
+    ledger: Ledger,
+    residents: Residents,
+    loader: RunLoader,
+    *,
+    workspace: int,
+    append: Append,
+    by: str = "",
+) -> None:
+    """`by` is who raised it, unless the limits themselves record that."""
+    # The await of a run in memory may not be in the store yet.
+    for run in [run for run in residents.runs.values() if run.workspace == workspace]:
+        await _wake(run, ledger, append, by=by)
+    after = (0, "")
+    while found := await store.awaits(
+        AwaitFilter(workspace=workspace, kinds=("budget",), after=after, limit=_PAGE, max_bytes=0)
+    ):
+        for one in found:
+            after = (one.run, one.id)
+            try:
+                run = await loader.load(one.run)
+            except (NotFound, Conflict) as error:
+                logger.warning("a run that waits for its budget is skipped: %s", error.message)
+                continue
+            await _wake(run, ledger, append, by=by)
+
+
+async def _wake(run: LiveRun, ledger: Ledger, append: Append, *, by: str) -> None:
+    state, account = run.state, run.work.account
+    refused, asks = state.budget.refused, state.control.held_by
+    if refused is None or account is None or not asks or not ledger.is_raised(refused, account.rules):
+        return
+    head = raised(state, asks, ledger, by=by)
+    if state.questions.open[asks].kind == "budget" and accepts(state, head):
+        await append(run, head)
+
 
 Mode: TypeAlias = Literal["steer", "follow_up"]
 

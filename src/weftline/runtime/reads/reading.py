@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.errors import no_such_run
-from weftline.runtime.opening import Names
 from weftline.runtime.people.grants import LoggedGrant, grants_of
-from weftline.runtime.reads.calls import Contents, DoubtPage, LoggedCall, calls_in_doubt, calls_of
-from weftline.runtime.reads.descendants import awaits_of
-from weftline.runtime.reads.finding import row_of
-from weftline.runtime.reads.parents import parent_of
-from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.calls import (
+    CallName,
+    CancelReceipt,
+    Contents,
+    DoubtPage,
+    LoggedCall,
+    asked_doubts,
+    calls_in_doubt,
+    calls_of,
+    stored_receipt,
+)
+from weftline.runtime.reads.finding import StoredNames, row_of
+from weftline.runtime.reads.relatives import awaits_of, parent_of
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
 from weftline.store.base import LogReader, LogStore
 from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
@@ -20,7 +27,7 @@ from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
 class StoredRuns:
     """Any engine has one, as `Engine.stored`: none of this depends on who drives the runs."""
 
-    def __init__(self, store: LogStore, names: Names) -> None:
+    def __init__(self, store: LogStore, names: StoredNames) -> None:
         self._log_store = store
         self._names = names
 

@@ -26,7 +26,7 @@ from weftline.store.rows import Item, NewRun, Write
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.results import failure_of, reason_of, stale_output
-from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -47,23 +47,22 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     left = None if limits.max_cost_nusd is None else max(limits.max_cost_nusd - state.totals.cost_nusd, 1)
     context = new_context(command.turn, command.index, 1, call, work, services)
     pending = pending_call(command.index, state, work, turn=command.turn)
+    failed = ("run %s: the subagent %s could not be started", work.run_id, call.name)
     try:
-        plan = await code.plan_child(
-            pending,
-            context,
-            limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
-        )
+        with attempt(logger, *failed, but=(StaleArguments, ToolFailed), or_cancelled=True) as planning:
+            plan = await code.plan_child(
+                pending,
+                context,
+                limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
+            )
+            return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
     except StaleArguments as error:
         return closed(command, call, work, stale_output(error), "not_run", attempt=1)
     except ToolFailed as error:
         text = prompts.subagents.child_not_started(call.name, reason_of(error))
         return _refused(command, call, work, text, failure=failure_of(error, text))
-    except BaseException as error:
-        if is_being_cancelled() or is_interruption(error):
-            raise
-        logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
-        return _refused(command, call, work, prompts.subagents.child_not_started(call.name, reason_of(error)))
-    return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
+    assert planning.error is not None
+    return _refused(command, call, work, prompts.subagents.child_not_started(call.name, reason_of(planning.error)))
 
 
 def _refused(
@@ -89,16 +88,15 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
     )
     context = new_context(command.turn, command.index, call.attempt, call, work, services)
     code = (work.toolbox or EMPTY).code
-    try:
+    failed = ("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
+    output = ToolOutput(())
+    with attempt(logger, *failed, or_cancelled=True) as finishing:
         if code is None:
             output = as_result(call.name, end)
         else:
             output = await code.finish_child(pending_call(command.index, state, work, turn=command.turn), context, end)
-    except BaseException as error:
-        if is_being_cancelled() or is_interruption(error):
-            raise
-        logger.exception("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
-        output = ToolOutput.of(prompts.calls.tool_failed(call.name, reason_of(error)), is_error=True)
+    if finishing.error is not None:
+        output = ToolOutput.of(prompts.calls.tool_failed(call.name, reason_of(finishing.error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
     link = ChildLink(end.run_id, call.name, work.run_id, call.id, ended.calls)
     return closed(command, call, work, with_telemetry(output, end), how, attempt=call.attempt, child=link)

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from secrets import token_hex
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, WeftlineError, run_has_ended
 from weftline.kernel.accept import open_question
@@ -20,21 +21,22 @@ from weftline.kernel.calls import external_id
 from weftline.kernel.control import MAX_LEASE_US, CallClaimed, Lease
 from weftline.kernel.questions import answerable, claimable, unclaim
 from weftline.kernel.state import Question
-from weftline.messages import joined_text
+from weftline.messages import Text, joined_text
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
 from weftline.runtime.engine import Leased
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.step import offer_body
-from weftline.runtime.tool_calls.answers import closed_by_client, was_answered
 from weftline.runtime.tool_calls.provided import (
     Problems,
     Provided,
+    closed_by_client,
     open_calls,
     refusal,
     require_whole,
     results_of,
+    was_answered,
     was_provided,
 )
 from weftline.store.base import LogStore
@@ -107,7 +109,8 @@ class ClientCalls:
         (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)
         if made.output is None:
             raise refusal([Issue(field, problem) for field, problem in made.problems])
-        return made.output
+        files = [part for part in output.parts if not isinstance(part, Text)]
+        return replace(made.output, parts=(*made.output.parts, *files)) if files else made.output
 
     async def provide(
         self,

@@ -6,31 +6,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from typing import Protocol, cast
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.errors import InvalidRequest
 from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.live import WorkingSet
-from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
-from weftline.runtime.tool_calls.final_args import NotChecked, PrepareFailed, final_args
-from weftline.runtime.tool_calls.injecting import injecting, takes_injected
+from weftline.runtime.tasks import LARGE_CHARS
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
-from weftline.tools import hinting
+from weftline.text.suggestions import did_you_mean
+from weftline.tools import coercion
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
     Tool,
+    ToolOutput,
     doubt_policy,
     ends_run,
     is_bookkeeping,
@@ -39,11 +43,170 @@ from weftline.tools.base import (
     is_host,
 )
 from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
+from weftline.tools.results import reason_of
 from weftline.tools.shaping import refused_by, shaping_of
-from weftline.work.outcomes import is_interruption
+from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES
+from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
+from weftline.work.threads import not_started
+
+
+class TakesInjected(Protocol):
+    """The additional interface of a tool for which a run fills in some arguments."""
+
+    @property
+    def injected(self) -> tuple[str, ...]: ...
+    @property
+    def required_labels(self) -> frozenset[str]:
+        """The arguments for which the run must have a label of the same name."""
+        ...
+
+    def injecting(self, values: Mapping[str, object]) -> Tool:
+        """The same tool for one call, with the values of its run."""
+        ...
+
+
+def takes_injected(tool: object) -> bool:
+    return bool(getattr(tool, "injected", ()))
+
+
+def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: str = "") -> Tool:
+    """A tool that `takes_injected`, for one call. `parent` is the call that asked for it."""
+    known: dict[str, object] = {
+        "run_id": work.run_id,
+        "turn": turn,
+        "turn_id": work.plan.turn_id or f"{work.run_id}.{turn}",
+    }
+    known["call_id"] = known["tool_call_id"] = call_id
+    if work.session_id:
+        known["thread_id"] = work.session_id
+    if parent:
+        known["parent_call"] = known["parent_tool_call_id"] = parent
+    return cast("TakesInjected", tool).injecting({**work.plan.labels, **work.conversation.labels, **known})
+
+
+PREPARE_TIMEOUT_S = 30.0
+"""The time-out for preparing the arguments of one call, if its tool has none of its own."""
+_check_object = Decoder(dict[str, Raw]).decode
+"""What a tool has prepared goes into the log unchanged."""
+
+
+class PrepareFailed(Exception):
+    """The tool broke, hung or returned something else. The message is the reason, as a model reads it."""
+
+
+class NotChecked(PrepareFailed):
+    """The arguments waited too long for their turn to be checked, which is not the fault of the tool."""
+
+
+async def final_args(
+    tool: Tool, args: str, services: Services, *, prepare: Callable[[str], Awaitable[bytes]] | None = None
+) -> bytes:
+    """The final arguments of a call. `prepare` is called in place of the tool's own.
+
+    Raises `InvalidArguments` or `NotInjected` as the tool does, `NotChecked`, and `PrepareFailed` for everything else.
+    """
+    prepare = tool.prepare if prepare is None else prepare
+    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
+    kind: type[object] = type(tool)
+    at_once = kind is FunctionTool and len(args) <= SMALL_BYTES
+    deadline = None if at_once else services.deadlines.after(limit_s)
+    try:
+        if deadline is None:  # its validators do not await, so no deadline could end them
+            made = cast(object, await prepare(args))
+        else:
+            with deadline:
+                made = cast(object, await prepare(args))
+        if not isinstance(made, bytes):
+            raise TypeError(f"prepare returned {type(made).__name__}, not bytes")
+        _check_object(made)
+        return made
+    except (InvalidArguments, NotInjected):
+        raise
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
+            raise
+        late = deadline is not None and deadline.expired
+        if late and not_started(error.__cause__) is NOT_CHECKED:
+            raise NotChecked(prompts.calls.waited_too_long(limit_s)) from None
+        raise PrepareFailed(prompts.calls.took_too_long(limit_s) if late else reason_of(error)) from error
+
 
 logger = logging.getLogger(__name__)
+
+
+def check_fallbacks(plan: RunPlan) -> None:
+    """Rejects a plan whose fallbacks cannot work."""
+    rule = plan.limits.leases
+    if rule is None or not rule.fallbacks:
+        return
+    once: set[str] = set()
+    known: set[str] = set()
+    for ref in plan.tools:
+        match ref:
+            case LocalRef():
+                known.add(ref.name)
+                if ref.effect == "once":
+                    once.add(ref.name)
+            case A2ALocalRef():
+                known.add(ref.name)
+            case McpLocalRef():
+                known.update([entry.name for entry in ref.tools])
+            case _:
+                pass
+    own = _own_names(plan)
+    for name, fallback in rule.fallbacks.items():
+        if name not in known:
+            raise InvalidRequest(f"There is a fallback for {name!r}, but the run has no client-side tool of that name.")
+        if name in once:
+            raise InvalidRequest(
+                f"The tool {name!r} is declared `once`: a call that may have started cannot be given to another tool."
+            )
+        if fallback in known:
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is also executed by clients.")
+        if own is not None and fallback not in own:
+            near = did_you_mean(fallback, own)
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is not a tool of the run.{near}")
+
+
+def _own_names(plan: RunPlan) -> set[str] | None:
+    """The names of a run's server tools; None if some are known only when the tools are opened."""
+    if plan.code is not None or any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools):
+        return None
+    bare = [ref.name.rpartition("/")[2] for ref in plan.tools if isinstance(ref, ServerRef)]
+    return {*bare, *[name.replace("-", "_") for name in bare]}
+
+
+async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet, services: Services) -> ToolOutput | None:
+    """Returns the text for the model if the tool cannot execute the call with these arguments; None if it can."""
+    name, toolbox = tool.spec.name, work.toolbox or EMPTY
+    why = ""
+    if tool.client is not None:
+        why = prompts.calls.FALLBACK_FOR_CLIENTS
+    elif is_carried_out_by_run(tool) or ends_run(tool):
+        why = prompts.calls.FALLBACK_NOT_PLAIN
+    elif name in toolbox.excluded:
+        why = prompts.calls.FALLBACK_NOT_ALLOWED
+    elif toolbox.code is not None and toolbox.code.has_gates:
+        why = prompts.calls.FALLBACK_NOT_CHECKED
+    elif takes_injected(tool):
+        why = prompts.calls.FALLBACK_INJECTED
+    elif put_to_people(tool, args, work) is not None:
+        why = prompts.calls.FALLBACK_NOT_APPROVED
+    if why:
+        return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
+    try:
+        # It runs with the bytes in the log, or not at all.
+        same = await final_args(tool, args.decode(), services) == args
+        why = "" if same else prompts.calls.FALLBACK_OTHER_ARGUMENTS
+    except InvalidArguments as error:
+        why = error.message.rstrip(".")
+    except PrepareFailed as error:
+        logger.exception("run %s: the fallback %s failed to prepare a call", work.run_id, name)
+        why = prompts.calls.fallback_failed(str(error))
+    return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True) if why else None
+
 
 _BATCH_SIZE = 64
 _BATCH_CHARS = 64 * 1024
@@ -113,14 +276,11 @@ async def prepare_call(
         tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
-        try:
+        with attempt(logger, "run %s: the arguments of %s could not be adapted", work.run_id, call.name) as adapting:
             shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
             call = replace(call, args=shaping.adapted(shaped))
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
-            refused = _Rejected(*refused_by(call.name, error))
+        if adapting.error is not None:
+            refused = _Rejected(*refused_by(call.name, adapting.error))
     prepared = refused or await _prepared(tool, call, work, services, code)
     rejected = prepared if isinstance(prepared, _Rejected) else None
     args = _as_object(call.args) if isinstance(prepared, _Rejected) else prepared
@@ -179,7 +339,7 @@ async def _prepared(
         text = (
             joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
         )
-        return _Rejected(text, hinting.invalid_arguments(tool, call, error))
+        return _Rejected(text, coercion.invalid_arguments(tool, call, error))
     except NotChecked as error:
         logger.warning("run %s: the arguments of %s were not checked: %s", work.run_id, call.name, error)
         text = prompts.calls.not_checked(call.name, str(error))

@@ -20,18 +20,16 @@ from weftline.log_context import fields
 from weftline.outcome import ChildLink
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
+from weftline.runtime.agent_code.inside import RunMemory
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
+from weftline.runtime.notes import ProgressNotes
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
-from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
-from weftline.runtime.tool_calls.injecting import injecting, takes_injected
-from weftline.runtime.tool_calls.memory import RunMemory
-from weftline.runtime.tool_calls.progress import ProgressNotes
-from weftline.runtime.tool_calls.shaping import shaped_result
-from weftline.runtime.tool_calls.storable import storable_data, storable_failure, storable_telemetry
+from weftline.runtime.tool_calls.preparing import injecting, refused_in_clients_place, takes_injected
+from weftline.runtime.tool_calls.shaping import shaped_result, storable_data, storable_failure, storable_telemetry
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
@@ -40,7 +38,7 @@ from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.workers import NoThread
 from weftline.trace_context import inside_span
-from weftline.work.outcomes import is_being_cancelled, is_interruption, raise_if_cancelled
+from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption, raise_if_cancelled
 from weftline.work.threads import not_started
 
 logger = logging.getLogger(__name__)
@@ -230,17 +228,14 @@ async def _ask(
     """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.shared.values)
-    try:
+    answer: object = None
+    with attempt(logger, "run %s: reconciling %s failed", context.run_id, call.name, or_cancelled=True) as asking:
         with services.deadlines.after(limit_s):
-            answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
+            answer = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
             return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        raise_if_cancelled(error)
-        logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
+    if asking.error is not None:
         return Unknown()
     if isinstance(answer, WillNotHappen | Unknown):
         return answer
@@ -389,9 +384,5 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
 def _notify(context: ToolContext) -> None:
     """Notifies a tool that its result is no longer wanted."""
     while context.on_cancel:
-        try:
+        with attempt(logger, "run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name):
             context.on_cancel.pop()()
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

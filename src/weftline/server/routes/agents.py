@@ -17,10 +17,10 @@ from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
+from weftline.spec.plan import plan_from_spec
+from weftline.spec.tools import dialled_urls
 from weftline.store.records.agents import AgentRow
 from weftline.text.suggestions import did_you_mean
-from weftline.wire.agents import dialled_urls
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
 from weftline.workspace import agents
 from weftline.workspace.code_agents import is_code, read_only

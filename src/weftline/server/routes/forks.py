@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline.api.creating import Created
-from weftline.api.forking import ForkModel, fork_run, log_bytes, parse_fork
+from weftline.api.forking import fork_run, log_bytes, parse_fork
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_scopes
@@ -13,6 +13,7 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
 from weftline.server.sse import LAST_EVENT_ID
+from weftline.spec.fields import ForkModel
 from weftline.wire.run_responses import CreatedRun
 
 _FORK = object_body(ForkModel, parse_fork)

@@ -6,29 +6,28 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, get_args
 
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import UNSET, Meta, Struct
 from msgspec.json import encode
 
 from weftline.api.cursors import cursor_of, key_of
+from weftline.api.sessions import listed_session
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.reads import prefixes
+from weftline.runtime.reads import finding
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.store.records.pages import PAGE_BYTES, RowPage
-from weftline.store.records.threads import ThreadFilter, ThreadRow
+from weftline.store.records.threads import ThreadFilter
 from weftline.store.rows import RunFilter, RunRow
 from weftline.wire import run_responses
-from weftline.wire.damage import error_code
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
-from weftline.wire.responses import iso
 from weftline.wire.run_responses import ListedRun, RunPage, Status
-from weftline.wire.session_responses import ListedSession, SessionPage, SessionStatus
+from weftline.wire.session_responses import SessionPage, SessionStatus
 from weftline.workspace import agents, threads
 from weftline.workspace.agents import owns
 
@@ -70,8 +69,8 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
         rows = await app.engine.stored.runs(matching)
-    elif prefixes.is_prefix(prefix):
-        rows = await prefixes.runs_with_prefix(app.engine.stored, prefix, matching)
+    elif finding.is_prefix(prefix):
+        rows = await finding.runs_with_prefix(app.engine.stored, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
@@ -108,7 +107,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
     # A client that follows a cursor had the total on its first page; counting again may cost more than the page.
     total = await threads.count(app.workspaces, matching) if wanted.before is None else UNSET
-    listed = [_session(row) for row in page]
+    listed = [listed_session(row) for row in page]
     return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
 
 
@@ -124,25 +123,6 @@ def number_of(request: Request, parameter: QueryParameter, *, least: int = 1) ->
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
     return run_responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
-
-
-def _session(row: ThreadRow) -> ListedSession:
-    identity = ids.session_id(row.key, row.salt)
-    created, used = iso(row.created_at), iso(row.last_used_at)
-    return ListedSession(
-        identity,
-        identity,
-        row.name,
-        "active" if row.ended_at is None else "ended",
-        row.agent,
-        Raw(row.metadata.encode()),
-        created,
-        used,
-        None if row.ended_at is None else iso(row.ended_at),
-        created,
-        used,
-        error_code(row.damaged),
-    )
 
 
 def stored_page(app: App, request: Request, principal: Principal) -> tuple[int, int]:
@@ -302,7 +282,7 @@ ROUTES = (
             _STATUS,
             QueryParameter(
                 "idPrefix",
-                Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
+                Annotated[str, Meta(pattern=f"^{finding.PATTERN}$")],
                 "Only runs whose id begins with this.",
             ),
             _CHILDREN,

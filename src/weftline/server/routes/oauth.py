@@ -57,8 +57,8 @@ from weftline.server.oauth.app import (
     read_cookie,
     session_of,
 )
+from weftline.server.oauth.consent import sign_in_page
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_fields, read_form, refusal
-from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Handler, HtmlPage, Redirect, Route
 from weftline.store.records.apps import StoredApp
 from weftline.wire.refusals import client_names

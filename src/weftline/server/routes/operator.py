@@ -31,8 +31,8 @@ from weftline.server.http import Request, Response
 from weftline.server.operators import PATHS
 from weftline.server.router import Handler, Route
 from weftline.store.rows import Copied
+from weftline.tools.loader import LoadedTool
 from weftline.tools.mcp.login import Login
-from weftline.tools.own_tools import LoadedTool
 from weftline.wire.responses import Ok, iso
 from weftline.workspace import apps, grants, keys, mcp_logins, users, workspaces
 from weftline.workspace.workspaces import Feature

@@ -14,7 +14,7 @@ from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
 from weftline.api.parsing import off_loop
 from weftline.api.snapshots import snapshot_of
-from weftline.api.views import await_views, receipt_view, run_view
+from weftline.api.views import awaits_of, receipt_of, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
@@ -26,20 +26,19 @@ from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
-from weftline.store.records.pages import PAGE_BYTES
-from weftline.store.rows import AwaitFilter, IdempotencyKey, LargeEntry, RunRow
-from weftline.wire.awaits import OpenAwait
+from weftline.spec.fields import RunModel
+from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
 from weftline.wire.details import parse_profile
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
-from weftline.wire.run_responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
+from weftline.wire.run_responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
-_RUN = Body[bytes]("weftline.wire.run_spec:RunModel", limit_bytes=MAX_BODY_BYTES_WITH_FILES)
+_RUN = Body[bytes](RunModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
 _RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES, repaired=True)
 
 
@@ -59,32 +58,14 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
     except LargeEntry as large:
         make = partial(_make_large, app, row)
         return partial(app.large.make_and_send, request, principal.slug, size=large.size, make=make)
-    return Response(snapshot(view, receipt=await _receipt(app, row), awaits=await _awaits(app, row)))
+    stored = app.engine.stored
+    return Response(snapshot(view, receipt=await receipt_of(stored, row), awaits=await awaits_of(stored, row)))
 
 
 async def _make_large(app: App, row: RunRow) -> Response:
-    receipt, awaits = await _receipt(app, row), await _awaits(app, row)
+    receipt, awaits = await receipt_of(app.engine.stored, row), await awaits_of(app.engine.stored, row)
     view = await run_view(app.engine.stored, row)
     return Response(await asyncio.to_thread(snapshot, view, receipt=receipt, awaits=awaits))
-
-
-async def _awaits(app: App, row: RunRow) -> list[OpenAwait]:
-    if row.ended_at is not None:
-        return []
-    found = await app.engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, max_bytes=PAGE_BYTES))
-    return await await_views([one for one in found if not one.unread], app.engine.stored.session_id)
-
-
-async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
-    if row.status != "cancelled":
-        return None
-    try:
-        known = await app.engine.stored.entry(row.key, 1, max_bytes=LARGE_BYTES) is not None
-    except LargeEntry:
-        known = True
-    # Retention has removed the calls of a run together with its spec.
-    receipt = await app.engine.stored.receipt(row.key) if known else None
-    return None if receipt is None else receipt_view(receipt)
 
 
 async def get_snapshot(app: App, request: Request, principal: Principal) -> Response:

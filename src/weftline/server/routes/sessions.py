@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import zip_longest
 from typing import Annotated, Literal
 
 from msgspec import Meta
 from msgspec.json import decode, encode
 
 from weftline.api.parsing import off_loop
-from weftline.api.sessions import create_session, send_message
+from weftline.api.sessions import create_session, origins, send_message
 from weftline.api.views import session_unreadable, session_usage
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
@@ -25,12 +26,12 @@ from weftline.server.router import EventStream, Route
 from weftline.server.routes.lists import MAX_NUMBER, number_of, one_of
 from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
+from weftline.spec.fields import MessageModel, SessionModel
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun
-from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.session_responses import (
     CreatedSession,
     Session,
@@ -49,6 +50,7 @@ _MESSAGE = Body[bytes](MessageModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
 _COUNT = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 _LAST = QueryParameter("lastMessages", _COUNT, "Only so many, the latest ones.")
 _BEFORE = QueryParameter("beforeSeq", _COUNT, "Only those before this number: `nextBeforeSeq` of a later page.")
+_CALLS = QueryParameter("calls", Literal["true", "false"], "`true`: with the calls of the runs that answered.")
 _FULL = QueryParameter("full", Literal["1"], "All of them, whatever else is given.")
 
 
@@ -66,13 +68,13 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
     size = row.spec_bytes + await app.engine.stored.thread_size(row.key)
-    make = partial(_snapshot, app, row, size=size)
+    make = partial(_snapshot, app, row, size=size, calls=one_of(request, _CALLS) == "true")
     if size > LARGE_BYTES:
         return partial(app.large.make_and_send, request, principal.slug, size=size, make=make)
     return await make()
 
 
-async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
+async def _snapshot(app: App, row: ThreadRow, *, size: int, calls: bool) -> Response:
     if row.damaged:
         raise session_damaged(ids.session_id(row.key, row.salt), f"its {row.damaged}")
     view = SessionView(
@@ -86,9 +88,11 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
         usage=await session_usage(app.engine, row.key),
     )
     stored = await app.engine.stored.thread_messages(row.key)
+    find, calls_of = app.engine.stored.runs, app.engine.stored.calls if calls else None
+    said_in = await origins(find, app.workspaces, row, calls=calls_of)
 
     def made() -> bytes:
-        return session_info(view, [bodies.decode_message(message) for message in stored])
+        return session_info(view, zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)]))
 
     try:
         return Response(await off_loop(made, size=size))
@@ -106,9 +110,10 @@ async def events(app: App, request: Request, principal: Principal) -> Response |
 
     async def make() -> Response:
         stored = await app.engine.stored.thread_messages(row.key)
+        said_in = await origins(app.engine.stored.runs, app.workspaces, row)
 
         def made() -> bytes:
-            messages = [bodies.decode_message(message) for message in stored]
+            messages = zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)])
             return session_events(identity, messages, last=last, before=before)
 
         try:
@@ -158,6 +163,7 @@ ROUTES = (
         scopes=("sessions:read",),
         narrowed="its agents",
         summary="Read a session",
+        query=(_CALLS,),
         returns=Session,
     ),
     Route(

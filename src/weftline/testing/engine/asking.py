@@ -13,7 +13,7 @@ from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.rows import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 

@@ -6,7 +6,7 @@ import asyncio
 
 from weftline.kernel.entries import AwaitOpened, CallClosed
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.rows import AwaitFilter, OpenAwait
 from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, Run, facts
 

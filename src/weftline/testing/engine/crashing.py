@@ -29,7 +29,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import PolicyRule
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.store.base import Store
 from weftline.store.records import threads

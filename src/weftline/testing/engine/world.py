@@ -18,7 +18,7 @@ from weftline.providers.base import Chunk, ModelRequest, ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.agent_code.code import ChildLimits, PendingCall
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.testing.code import IdleCode
 from weftline.tools.arguments import InvalidArguments, object_args

@@ -1,18 +1,25 @@
-"""Replaces text in a file. Pure functions on bytes, so that content that is not text stays as it is.
-
-An `old_string` is looked for as it was written; then without the line numbers of `read_file`, if it was pasted with
-them; then with the line breaks of the file.
-"""
+"""Changing files: replacing text, what a person decided about each edit, and its outcome."""
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations, islice, pairwise
+from typing import Literal, TypeAlias, cast, get_args
+
+from msgspec import Struct
 
 from weftline import prompts
+from weftline.text.canonical import NotCanonical, canonical_value
+from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, Unknown, WillNotHappen
+from weftline.tools.builtin.reading import FileMemory, display_path, fingerprint, parse_path
+from weftline.tools.builtin.workplace import Workplace, errors_for_model
+from weftline.tools.contexts.base import FileBytes, FileError
+from weftline.tools.workers import shared_workers
 
 _NUMBERED = re.compile(r"\s*(\d+)\t(.*)", re.DOTALL)
 _PREVIEW_LINES = 10
@@ -194,3 +201,235 @@ def nearest(data: bytes, old: str) -> str:
     count = min(_PREVIEW_LINES, old.removesuffix("\n").count("\n") + 1)
     excerpt = lines[best : best + count]
     return "\n".join(f"{number}\t{line[:500]}" for number, line in enumerate(excerpt, best + 1))
+
+
+KEY = "_outcomes"
+Verdict: TypeAlias = Literal["approved", "denied"]
+
+_SEAL_KEY = secrets.token_bytes(32)
+_HEAD = re.compile(r"Edited (?P<path>[^\n]+): \d+/\d+ applied(?: · \d+ (?:denied|failed))*")
+_LINE = re.compile(r"#(?P<number>\d+) (?:(?P<applied>applied)|(?P<denied>denied)|failed(?:: (?P<reason>[^\n]+))?)")
+
+
+class EditOutcome(Struct, frozen=True):
+    """One edit of a call: the decision, and whether it was applied. `reason` says why an approved edit was not."""
+
+    verdict: Verdict
+    applied: bool
+    reason: str = ""
+
+
+def inject_edit_outcomes(args: Mapping[str, object], verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """Returns the arguments of a `multi_edit` call with a decision for each of its edits.
+
+    Raises:
+        ValueError: if there are not as many decisions as edits.
+    """
+    plain = {name: value for name, value in args.items() if name != KEY}
+    edits = plain.get("edits")
+    count = len(cast("list[object]", edits)) if isinstance(edits, list) else 0
+    if len(verdicts) != count or not set(verdicts) <= set(get_args(Verdict)):
+        raise ValueError(f"there are {count} edits, so there must be {count} of 'approved' or 'denied'")
+    return {**plain, KEY: {"verdicts": list(verdicts), "seal": _seal(plain, verdicts)}}
+
+
+def sealed_verdicts(args: Mapping[str, object]) -> list[Verdict] | None:
+    """Returns the decisions that `inject_edit_outcomes` put into arguments; None if the seal is missing or wrong."""
+    found = args.get(KEY)
+    plain = {name: value for name, value in args.items() if name != KEY}
+    if not isinstance(found, dict):
+        return None
+    given = cast("dict[str, object]", found)
+    verdicts = given.get("verdicts")
+    seal = given.get("seal")
+    if not isinstance(verdicts, list) or not isinstance(seal, str):
+        return None
+    try:
+        right = _seal(plain, cast("list[Verdict]", verdicts))
+    except NotCanonical:
+        return None
+    return cast("list[Verdict]", verdicts) if hmac.compare_digest(right.encode(), seal.encode()) else None
+
+
+def _seal(plain: Mapping[str, object], verdicts: Sequence[str]) -> str:
+    # Defaults are filled in between the gate and the last check, so only the contents of the edits are sealed.
+    edits = cast("list[Mapping[str, object]]", plain.get("edits") or [])
+    fields = [
+        [str(edit.get("old_string")), str(edit.get("new_string")), bool(edit.get("replace_all"))] for edit in edits
+    ]
+    data = canonical_value([str(plain.get("path")), fields, list(verdicts)])
+    return hmac.new(_SEAL_KEY, data, "sha256").hexdigest()
+
+
+def outcomes_text(path: str, outcomes: Sequence[EditOutcome]) -> str:
+    """Returns the result of a `multi_edit` with decisions."""
+    count = sum(outcome.applied for outcome in outcomes)
+    denied = sum(outcome.verdict == "denied" for outcome in outcomes)
+    failed = len(outcomes) - count - denied
+    head = prompts.files.edits_decided(path, applied=count, denied=denied, failed=failed)
+    return "\n".join([head, *(_line(number, outcome) for number, outcome in enumerate(outcomes, 1))])
+
+
+def _line(number: int, outcome: EditOutcome) -> str:
+    if outcome.applied:
+        return prompts.files.edit_decided(number, "applied")
+    if outcome.verdict == "denied":
+        return prompts.files.edit_decided(number, "denied")
+    return prompts.files.edit_decided(number, "failed", outcome.reason)
+
+
+def parse_edit_outcomes(text: str) -> tuple[EditOutcome, ...] | None:
+    """Returns the outcomes in a result of `multi_edit`; None for any other text."""
+    head, *lines = text.split("\n")
+    whole = _HEAD.fullmatch(head)
+    if whole is None:
+        return None
+    outcomes: list[EditOutcome] = []
+    for number, line in enumerate(lines, 1):
+        found = _LINE.fullmatch(line)
+        if found is None or found["number"] != str(number):
+            return None
+        outcomes.append(
+            EditOutcome("denied" if found["denied"] else "approved", bool(found["applied"]), found["reason"] or "")
+        )
+    return tuple(outcomes) if outcomes and outcomes_text(whole["path"], outcomes) == text else None
+
+
+class Changing:
+    """The tools that change the files of one workplace."""
+
+    def __init__(self, place: Workplace, *, require_read: bool) -> None:
+        self._place = place
+        self._require_read = require_read
+
+    async def write(self, path: str, content: str, context: ToolContext) -> str:
+        data = content.encode("utf-8", "replace")
+        async with errors_for_model():
+            before = await self.content(path)
+            if before is not None and before.complete and before.data == data:
+                FileMemory(context.state).wrote(before.path, data)
+                return prompts.files.no_change_needed(display_path(path))
+            real = await self._place.context.write_file(await self._place.handle(), parse_path(path), data)
+        FileMemory(context.state).wrote(real, data)
+        lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+        describe = prompts.files.created if before is None else prompts.files.updated
+        return describe(display_path(path), len(data), lines)
+
+    async def edit(self, path: str, edits: Sequence[Edit], context: ToolContext, *, several: bool) -> str:
+        """Applies all of the edits or none."""
+        async with errors_for_model():
+            before = await self._editable(path, context)
+            try:
+                after, count = await shared_workers().run(lambda: all_applied(before.data, edits))
+            except EditRefused as refused:
+                if several:
+                    raise ToolFailed(
+                        prompts.files.multi_edit_failed(display_path(path), refused.number, refused.reason)
+                    ) from None
+                raise ToolFailed(prompts.files.edit_refused(display_path(path), refused.reason)) from None
+            await self._store(before, after, context)
+        return _edited_text(path, len(edits), count, several=several)
+
+    async def edit_decided(
+        self, path: str, edits: Sequence[Edit], verdicts: Sequence[Verdict], context: ToolContext
+    ) -> str:
+        """Applies each of the edits that were approved."""
+        async with errors_for_model():
+            before = await self._editable(path, context)
+            after, outcomes = await shared_workers().run(lambda: _decided(before.data, edits, verdicts))
+            if after != before.data:
+                await self._store(before, after, context)
+        return outcomes_text(display_path(path), outcomes)
+
+    async def reconcile(
+        self, path: str, edits: Sequence[Edit], verdicts: Sequence[Verdict] | None, context: ToolContext
+    ) -> Reconciled:
+        """Returns whether interrupted edits took place, as far as the file shows it.
+
+        A file is replaced atomically, so either all edits happened or none. If the file can only be their result, they
+        happened; if it cannot be, or is unchanged since it was last read, they did not.
+        """
+        approved = [edit for edit, verdict in zip(edits, verdicts or (), strict=False) if verdict == "approved"]
+        wanted = list(edits) if verdicts is None else approved
+        try:
+            now = await self.content(path)
+        except FileError:
+            return WillNotHappen()  # it cannot be edited now, and the model should read why
+        if now is None:
+            return WillNotHappen()
+        memory = FileMemory(context.state)
+        known = memory.known(now.path)
+        if known == fingerprint(now.data):
+            return WillNotHappen()
+        count = await shared_workers().run(lambda: replaced(now.data, wanted, known))
+        if count is None:
+            return Unknown()
+        if not count:
+            return WillNotHappen()
+        memory.wrote(now.path, now.data)
+        if verdicts is None:
+            return Happened(_edited_text(path, len(edits), count, several=context.tool_name == "multi_edit"))
+        return Happened(outcomes_text(display_path(path), [EditOutcome(one, one == "approved") for one in verdicts]))
+
+    async def content(self, path: str) -> FileBytes | None:
+        """Returns the file, or None if it does not exist."""
+        try:
+            return await self._place.context.read_file(await self._place.handle(), parse_path(path))
+        except FileError as error:
+            if error.kind == "missing":
+                return None
+            raise
+
+    async def _editable(self, path: str, context: ToolContext) -> FileBytes:
+        file = await self._place.context.read_file(await self._place.handle(), parse_path(path))
+        if not file.complete:
+            raise FileError("too_large", path)
+        if self._require_read:
+            known = FileMemory(context.state).known(file.path)
+            if known is None:
+                raise ToolFailed(prompts.files.read_first(display_path(path)))
+            if known != fingerprint(file.data):
+                raise ToolFailed(prompts.files.read_again(display_path(path)))
+        return file
+
+    async def _store(self, before: FileBytes, after: bytes, context: ToolContext) -> None:
+        await self._place.context.write_file(await self._place.handle(), before.path, after)
+        FileMemory(context.state).wrote(before.path, after)
+
+
+def _edited_text(path: str, edits: int, count: int, *, several: bool) -> str:
+    return (
+        prompts.files.edited_often(display_path(path), edits, count)
+        if several
+        else prompts.files.edited(display_path(path), count)
+    )
+
+
+def _decided(data: bytes, edits: Sequence[Edit], verdicts: Sequence[Verdict]) -> tuple[bytes, list[EditOutcome]]:
+    outcomes: list[EditOutcome] = []
+    for edit, verdict in zip(edits, verdicts, strict=True):
+        if verdict == "denied":
+            outcomes.append(EditOutcome("denied", False))
+            continue
+        try:
+            data, _ = applied(data, edit)
+        except EditRefused as refused:
+            outcomes.append(EditOutcome("approved", False, refused.reason.partition("\n")[0]))
+        else:
+            outcomes.append(EditOutcome("approved", True))
+    return data, outcomes
+
+
+def replaced(data: bytes, edits: Sequence[Edit], known: str | None) -> int | None:
+    """Returns how many places the edits replaced to produce `data`; 0 if they did not produce it, None if unknown."""
+    origins, are_all = texts_before(data, edits)
+    for before in origins:
+        if fingerprint(before) == known:
+            return all_applied(before, edits)[1]
+    try:
+        all_applied(data, edits)
+    except EditRefused:
+        if origins:
+            return all_applied(origins[0], edits)[1]
+        return 0 if are_all else None
+    return 0 if are_all and not origins else None

@@ -12,11 +12,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from weftline import prompts
-from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
+from weftline.text.characters import decoded
 from weftline.tools.base import Tool, ToolContext, ToolFailed
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool

@@ -15,14 +15,27 @@ from weftline import prompts
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import StaleArguments, object_args
 from weftline.tools.base import Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.builtin.changing import Changing
-from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
-from weftline.tools.builtin.editing import Edit
-from weftline.tools.builtin.file_memory import FileMemory
-from weftline.tools.builtin.matching import Matcher, installed_ripgrep
-from weftline.tools.builtin.paths import display_path, parse_path
-from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
-from weftline.tools.builtin.searching import Match, Search, entry_line, inside, listed, parse_glob
+from weftline.tools.builtin.editing import KEY, Changing, Edit, Verdict, sealed_verdicts
+from weftline.tools.builtin.reading import (
+    LIMIT,
+    MAX_BYTES,
+    FileMemory,
+    checked_slice,
+    display_path,
+    is_binary,
+    page,
+    parse_path,
+)
+from weftline.tools.builtin.searching import (
+    Match,
+    Matcher,
+    Search,
+    entry_line,
+    inside,
+    installed_ripgrep,
+    listed,
+    parse_glob,
+)
 from weftline.tools.builtin.workplace import Workplace, WorkplaceTools, errors_for_model, off_the_loop, workplace
 from weftline.tools.contexts.base import ExecutionContext
 from weftline.tools.decorator import tool

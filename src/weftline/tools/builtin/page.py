@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 from turbohtml import Token, TokenType, tokenize
 
-from weftline.net.charset import decoded
+from weftline.text.characters import decoded
 
 MAX_TEXT_CHARS = 4_000_000
 """For a whole page. Links can get many times longer when they are made absolute."""

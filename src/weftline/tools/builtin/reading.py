@@ -1,11 +1,55 @@
-"""One page of a file: whole lines from the beginning, with a footer that says how to continue."""
+"""Reading files: names as a model writes them, one page at a time, and what a run knows of what it has read."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from hashlib import blake2b
+from typing import Any, cast
 
 from msgspec import Struct
 
 from weftline import prompts
 from weftline.tools.base import ToolFailed
+
+_NEEDS_ESCAPE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPED = re.compile(r"[\\\"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = re.compile(r'\\(?:([\\"nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))')
+_SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LONG = {"\\": "\\", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
+
+
+def display_path(path: str) -> str:
+    """Returns a path on one line, in valid Unicode."""
+    quoted = len(path) > 1 and path[0] == path[-1] == '"'
+    if not quoted and not _NEEDS_ESCAPE.search(path):
+        return path
+    return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), path) + '"'
+
+
+def parse_path(text: str) -> str:
+    """Returns the path that `display_path` turns into `text`; the text itself if there is none."""
+    if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
+        return text
+    path = _ESCAPE.sub(_unescape, text[1:-1])
+    return path if display_path(path) == text else text
+
+
+def _escape(character: str) -> str:
+    short = _SHORT.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    # A surrogate escape stands for a byte; everything else is a character.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def _unescape(found: re.Match[str]) -> str:
+    short, byte, code = cast("tuple[str | None, str | None, str | None]", found.groups())
+    if short is not None:
+        return _LONG[short]
+    return chr(0xDC00 + int(byte, 16)) if byte is not None else chr(int(code or "0", 16))
+
 
 LIMIT = 2000
 MAX_BYTES = 262_144
@@ -107,3 +151,42 @@ def whole_tail(tail: bytes) -> bytes:
         if start == len(tail) or tail[start] & 0xC0 != 0x80:
             return tail[start:]
     return tail  # no character has four such bytes, so it was not text to begin with
+
+
+def fingerprint(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+class FileMemory:
+    """The last version of each file that the model knows, and the part that it read last."""
+
+    def __init__(self, state: MutableMapping[str, Any]) -> None:
+        self._state = state
+
+    def known(self, path: str) -> str | None:
+        """The fingerprint of the version that the model read or wrote last."""
+        return cast("str | None", self._entry(path).get("hash"))
+
+    def has_seen(self, path: str, data: bytes, part: Slice) -> bool:
+        """Returns True if the last read of this file returned exactly this part of this content."""
+        entry = self._entry(path)
+        return entry.get("part") == _written(part) and entry.get("hash") == fingerprint(data)
+
+    def saw(self, path: str, data: bytes, part: Slice) -> None:
+        self._state[_key(path)] = {"hash": fingerprint(data), "part": _written(part)}
+
+    def wrote(self, path: str, data: bytes) -> None:
+        """Records that the model knows the new content. No result contains it, so reading it is not a repetition."""
+        self._state[_key(path)] = {"hash": fingerprint(data)}
+
+    def _entry(self, path: str) -> dict[str, Any]:
+        entry = self._state.get(_key(path))
+        return cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+
+
+def _key(path: str) -> str:
+    return "read:" + path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _written(part: Slice) -> list[int]:
+    return [part.offset, part.limit, part.max_bytes]

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from weftline import prompts
 from weftline.tools.base import Tool, ToolFailed
-from weftline.tools.builtin.paths import display_path
+from weftline.tools.builtin.reading import display_path
 from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileError, Handle
 from weftline.tools.contexts.process import ProcessContext
 from weftline.tools.workers import shared_workers

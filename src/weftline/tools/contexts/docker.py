@@ -14,7 +14,6 @@ import secrets
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 
-from weftline.tools.contexts import docker_scripts
 from weftline.tools.contexts.base import (
     MAX_ENTRIES,
     MAX_FILE_BYTES,
@@ -29,12 +28,96 @@ from weftline.tools.contexts.base import (
     ExecResult,
     FileBytes,
     FileError,
+    FileErrorKind,
     FileKind,
     Handle,
     Listing,
     walk,
 )
 from weftline.tools.contexts.running import Execution, Program
+
+ERROR_KINDS: dict[int, FileErrorKind] = {
+    40: "missing",
+    41: "outside",
+    42: "directory",
+    43: "not_directory",
+    44: "special",
+    45: "denied",
+}
+
+RUN = """
+mkdir -p "$1"; note=$1/$2; echo $$ > "$note"; shift 2
+"$@"
+code=$?; rm -f -- "$note"; exit $code
+"""
+"""Runs a command after recording the id of its process group, by which `END` ends it."""
+
+END = """
+pid=$(cat "$1/$2") && kill -KILL "-$pid"
+rm -f -- "$1/$2"
+"""
+
+_INSIDE = """
+root=$(readlink -f -- "$1"; echo x); root=${root%?x}
+real=$(readlink -f -- "$2"; echo x); real=${real%?x}
+[ -n "$real" ] || exit 40
+case "$real/" in "$root"/*) ;; *) exit 41;; esac
+rel=${real#"$root"}; rel=${rel#/}
+"""
+
+READ = f"""{_INSIDE}
+[ -e "$real" ] || exit 40
+[ -d "$real" ] && exit 42
+[ -f "$real" ] || exit 44
+[ -r "$real" ] || exit 45
+printf '%s\\0' "$rel"
+head -c "$3" -- "$real"
+"""
+
+WRITE = f"""
+asked=$2; there=$2
+while [ ! -e "$there" ] && [ ! -L "$there" ]; do
+  up=$(dirname -- "$there"; echo x); up=${{up%?x}}
+  [ "$up" = "$there" ] && break
+  there=$up
+done
+rest=${{asked#"$there"}}
+case "$rest/" in */../*) exit 41;; esac
+set -- "$1" "$there"
+{_INSIDE}
+if [ -n "$rest" ]; then
+  [ -d "$real" ] || exit 43
+else
+  [ -d "$real" ] && exit 42
+  [ -f "$real" ] || exit 44
+fi
+to=$real$rest
+up=$(dirname -- "$to"; echo x); up=${{up%?x}}
+mkdir -p -- "$up" || exit 45
+new=$up/.$$.weftline
+cat > "$new" || exit 45
+[ -e "$to" ] && chmod --reference="$to" -- "$new" 2>/dev/null
+mv -f -- "$new" "$to" || exit 45
+printf '%s' "${{to#"$root"/}}"
+"""
+
+LIST = f"""{_INSIDE}
+[ -e "$real" ] || exit 40
+[ -d "$real" ] || exit 43
+cd -- "$real" || exit 45
+printf '%s\\0' "$rel"
+for name in * .*; do
+  case "$name" in .|..) continue;; esac
+  if [ -L "$name" ]; then kind=link
+  elif [ -d "$name" ]; then kind=directory
+  elif [ -f "$name" ]; then kind=file
+  elif [ -e "$name" ]; then kind=other
+  else continue
+  fi
+  printf '%s %s\\0' "$kind" "$name"
+done
+"""
+
 
 IMAGE = "debian:stable-slim"
 WORKDIR = "/workspace"
@@ -128,7 +211,7 @@ class DockerContext:
         note = secrets.token_hex(6)
         folder = os.path.join(handle.cwd, cwd) if cwd else handle.cwd
         options = ["--interactive", "--workdir", folder, *_variables(env or {})]
-        whole = ["exec", *options, handle.id, "sh", "-c", docker_scripts.RUN, "sh", NOTES, note, *argv]
+        whole = ["exec", *options, handle.id, "sh", "-c", RUN, "sh", NOTES, note, *argv]
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             result = await self._docker(whole, timeout_s=limit_s, stdin=stdin, handle=handle)
@@ -140,12 +223,12 @@ class DockerContext:
         return result
 
     async def read_file(self, handle: Handle, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> FileBytes:
-        output = await self._script(handle, docker_scripts.READ, path, str(max_bytes + 1))
+        output = await self._script(handle, READ, path, str(max_bytes + 1))
         real, _, data = output.partition(b"\0")
         return FileBytes(os.fsdecode(real), data[:max_bytes], len(data) <= max_bytes)
 
     async def write_file(self, handle: Handle, path: str, data: bytes) -> str:
-        return os.fsdecode(await self._script(handle, docker_scripts.WRITE, path, stdin=data))
+        return os.fsdecode(await self._script(handle, WRITE, path, stdin=data))
 
     async def list_files(
         self,
@@ -159,7 +242,7 @@ class DockerContext:
         return await walk(self, handle, path, recursive=recursive, skip=skip, max_entries=max_entries)
 
     async def list_directory(self, handle: Handle, path: str) -> Listing:
-        where, *rest = os.fsdecode(await self._script(handle, docker_scripts.LIST, path)).split("\0")
+        where, *rest = os.fsdecode(await self._script(handle, LIST, path)).split("\0")
         named = [line.partition(" ") for line in rest if line]
         return Listing(where or ".", tuple(Entry(os.path.join(where, name), _KINDS[kind]) for kind, _, name in named))
 
@@ -173,7 +256,7 @@ class DockerContext:
         await self._docker(["rm", "--force", "--volumes", handle.id], timeout_s=_SLOWER_S)
 
     async def _end(self, handle: Handle, note: str) -> None:
-        await self._docker(["exec", handle.id, "sh", "-c", docker_scripts.END, "sh", NOTES, note], timeout_s=_SLOWER_S)
+        await self._docker(["exec", handle.id, "sh", "-c", END, "sh", NOTES, note], timeout_s=_SLOWER_S)
 
     async def _script(self, handle: Handle, script: str, path: str, *more: str, stdin: bytes = b"") -> bytes:
         if "\0" in path:
@@ -185,7 +268,7 @@ class DockerContext:
         )
         if result.exit_code:
             stderr = result.stderr.decode(errors="replace").strip()
-            raise FileError(docker_scripts.ERROR_KINDS.get(result.exit_code, "failed"), path, stderr)
+            raise FileError(ERROR_KINDS.get(result.exit_code, "failed"), path, stderr)
         return result.stdout
 
     async def _docker(

@@ -20,8 +20,8 @@ from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
+from weftline.text.characters import storable_json
 from weftline.text.json_size import MAX_LONG_NUMBERS, LongNumbers, excess
-from weftline.text.surrogates import storable_json
 from weftline.tools.mcp.login import Credential, LoginLost
 
 NOT_SENT = -32901

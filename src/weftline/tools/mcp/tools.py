@@ -23,8 +23,7 @@ from weftline.text.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace
-from weftline.tools.mcp.asking import CALLER, Caller, ask_model
-from weftline.tools.mcp.forms import put_to_people
+from weftline.tools.mcp.asking import CALLER, Caller, ask_model, put_to_people
 from weftline.tools.mcp.pool import Connection, McpMissing, McpPool
 from weftline.tools.remote import RemoteTool, UnavailableTool, redacted_apart
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root

@@ -18,12 +18,10 @@ from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.mcp.address import REVISIONS, TRANSPORTS, McpAddress, McpCommand, McpPlace, Revision, Transport
-from weftline.tools.mcp.asking import OnElicit, OnSample, Responders
-from weftline.tools.mcp.forms import ServerQuestion
+from weftline.tools.mcp.asking import OnElicit, OnSample, Responders, ServerQuestion
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
-from weftline.tools.naming import name_of_command, name_of_url
-from weftline.tools.remote import redacted
+from weftline.tools.remote import name_of_command, name_of_url, redacted
 
 if TYPE_CHECKING:
     from mcp import Client
