@@ -38,7 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder), scripts=SCRIPTS) as server:
         key = server.create_key("acme")
         with reach(server.db, workspace="acme", writes=True) as store:
-            store.post("/agents", AGENT)
+            store.post("/agents", AGENT.encode())
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             again_and_again(client)
             once(client)
