@@ -40,7 +40,7 @@ help:
 	@echo "make bench-peers  agents in a script compared with other libraries, installed in build/peers"
 	@echo "make docs       check the documentation and run its examples"
 	@echo "make faces      write the blocking faces of the client and the library"
-	@echo "make options    write the options of the client from the fields of a run"
+	@echo "make options    write the options of the client and the library from the fields of a run"
 	@echo "make prompts    write the texts that models read to tests/prompts.txt"
 	@echo "make clean      remove everything that these targets created"
 

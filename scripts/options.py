@@ -1,4 +1,4 @@
-"""Writes the options of the Python client from the fields of a spec: `make options`."""
+"""Writes the options of the client and of the library from the fields of a spec: `make options`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from msgspec import Struct
 
 from weftline.spec import fields
-from weftline.spec.declare import Where, fields_of
+from weftline.spec.declare import Field, Where, fields_of
 
-TARGET = Path(fields.__file__).parent.parent / "client" / "_options.py"
+SRC = Path(fields.__file__).parent.parent
+CLIENT, LIBRARY = SRC / "client" / "_options.py", SRC / "agent" / "_options.py"
+_SPELT_OTHERWISE = frozenset(
+    {"prompt", "messages", "attachments", "name", "agent_id", "model_id", "model_fallbacks", "fallback_model_id"}
+    | {"system_prompt", "reasoning_level", "temperature", "top_p", "stop_sequences", "max_output_tokens", "tools"}
+    | {"output_schema", "loop_detection", "tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy"}
+    | {"metadata", "plan", "run_id", "memo", "search_attributes", "task_queue", "retry_policy"}
+)
+"""Fields for which the library has words and types of its own, such as `Settings` and `Limits`."""
 _KINDS = (
     ("MessageOptions", "CallOptions", Where.MESSAGE, "What may differ from run to run."),
     ("SessionOptions", "ToolOptions", Where.SESSION, "What holds for all runs of a session."),
     ("RunOptions", "CallOptions", Where.RUN, "What a run may be asked to do."),
 )
-_HEAD = '''"""The options of the client, written by `make options` from the fields of `weftline.spec.fields.RunSpec`.
+_CLIENT = '''"""The options of the client, written by `make options` from the fields of `weftline.spec.fields.RunSpec`.
 
 Options that are left out, and None, are not sent. All others are sent as they are given, including `False` and `{}`.
 """
@@ -37,27 +45,43 @@ from weftline.client.options import CallOptions, ToolOptions
 '''
 
 
-def written() -> str:
-    """Returns the source of the module."""
-    source = _HEAD + "\n\n".join([_written(*kind) for kind in _KINDS])
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
-        input=source,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+_LIBRARY = '''"""Options of a run in the library that are fields of a spec as they are, written by `make options`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+'''
 
 
-def _written(name: str, base: str, where: Where, doc: str) -> str:
+def written() -> dict[Path, str]:
+    """Returns the source of each module."""
+    kinds = [
+        _written(
+            name, base, doc, [one for one in fields_of(fields.RunSpec) if one.opt.client and one.opt.where & where]
+        )
+        for name, base, where, doc in _KINDS
+    ]
+    ours = [one for one in fields_of(fields.RunSpec) if one.name not in _SPELT_OTHERWISE]
+    library = _written("SpecOptions", "TypedDict", "What a run may be asked to do here as over HTTP.", ours)
+    return {CLIENT: _formatted(_CLIENT + "\n\n".join(kinds)), LIBRARY: _formatted(_LIBRARY + library)}
+
+
+def _formatted(source: str) -> str:
+    for command in (["check", "--fix", "--quiet", "--select", "F401"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(CLIENT), "-"]
+        source = subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
+    return source
+
+
+def _written(name: str, base: str, doc: str, given: Sequence[Field]) -> str:
     about = _docs()
     lines = [f"\nclass {name}({base}, total=False):", f'    """{doc}"""\n']
-    for one in fields_of(fields.RunSpec):
-        if one.opt.client and one.opt.where & where:
-            lines.append(f"    {one.name}: {_type(one.type)}")
-            if one.name in about:
-                lines.append(f'    """{about[one.name]}"""')
+    for one in given:
+        lines.append(f"    {one.name}: {_type(one.type)}")
+        if one.name in about:
+            lines.append(f'    """{about[one.name]}"""')
     return "\n".join(lines) + "\n"
 
 
@@ -94,4 +118,5 @@ def _type(kind: Any) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(written(), encoding="utf-8")
+    for target, source in written().items():
+        target.write_text(source, encoding="utf-8")

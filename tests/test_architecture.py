@@ -46,7 +46,7 @@ UNDER_SPECS = frozenset(f"weftline.wire.{name}" for name in ("limits", "json_tex
 TOP = SHELL | {
     "weftline",
     "weftline.config",
-    "weftline.details",
+    "weftline.events",
     "weftline.spec",
     "weftline.wire",
     "weftline.replay",
@@ -79,9 +79,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.labels": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.engine_options": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.run_ids": frozenset({"weftline.errors"}),
-    "weftline.details": MIDDLE | {"weftline.events", "weftline.plan"},
+    "weftline.details": frozenset({"weftline.events"}),
     "weftline.spec": MIDDLE | {"weftline.plan"} | UNDER_SPECS,
-    "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan", "weftline.spec"},
+    "weftline.wire": MIDDLE | {"weftline.events", "weftline.plan", "weftline.spec"},
     "weftline.plugins": frozenset(),
     "weftline.providers": MIDDLE | {"weftline.net", "weftline.plugins"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -108,7 +108,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.records",
         "weftline.sandbox",
     },
-    "weftline.events": BASE,
+    "weftline.events": MIDDLE | {"weftline.plan"},
     "weftline.api": TOP | {"weftline.events"},
     "weftline.agent": TOP
     | {"weftline.api", "weftline.events"}
@@ -134,8 +134,8 @@ STORES: dict[str, frozenset[str]] = {
 }
 """For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
 
-KNOW_THE_WIRE = ("spec", "wire", "api", "server", "client", "cli", "agent.events.event_page")
-"""The parts that speak the HTTP protocol, and the page that compares its words with ours."""
+KNOW_THE_WIRE = ("events", "spec", "wire", "api", "server", "client", "cli")
+"""The parts that speak the HTTP protocol, and the table of the events' names there."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
     r"|agentId|modelId|systemPrompt|outputSchema|apiKeys|oauthApps"
@@ -488,7 +488,7 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("store/records/x.py", "from weftline.workspace import agents"),
         ("runtime/x.py", "from weftline.testing import crash"),
         ("runtime/x.py", "from weftline.spec.plan import plan_from_spec"),
-        ("store/x.py", "from weftline.wire import events"),
+        ("store/x.py", "from weftline.wire import limits"),
         ("plan.py", "from weftline.wire import plan"),
         ("__init__.py", "from weftline.errors import WeftlineError"),
     ],
@@ -504,7 +504,7 @@ def test_a_wrong_import_would_be_noticed(tmp_path: Path, place: str, source: str
         ("tools/x.py", "from weftline.providers.base import ToolSpec"),
         ("tools/x.py", "from weftline.providers import base"),
         ("kernel/x.py", "from . import state\nfrom .state import State\nfrom weftline.messages import Usage"),
-        ("client/x.py", "from weftline.wire import events"),
+        ("client/x.py", "from weftline.wire import limits"),
         ("cli/x.py", "from weftline import tool"),
         ("__init__.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.errors"),
     ],

@@ -103,6 +103,13 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
+@pytest.mark.parametrize("module", ["weftline.events", "weftline.details", "weftline.events.decode"])
+def test_events_are_loaded_without_what_makes_them(module: str) -> None:
+    modules = loaded_by(f"import {module}")
+    assert roots(modules) & HEAVY == set()
+    assert not {one for one in modules if one.startswith(("weftline.kernel", "weftline.plan", "weftline.runtime"))}
+
+
 def test_command_for_a_running_server_loads_nothing_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "w") as server:
         command = [sys.executable, "-c", BY_COMMAND, str(server.db)]

@@ -9,6 +9,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from campaigns.torture.orders import number_in
+from weftline.events.frames import delta_frames, frame, payload_of
+from weftline.events.project import HIDDEN
 from weftline.kernel import bodies
 from weftline.kernel.entries import Fact, RunEnded, decode_fact
 from weftline.messages import Message, User
@@ -17,8 +19,6 @@ from weftline.runtime import ids
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, RunRow
-from weftline.wire.events import project_stored
-from weftline.wire.observed import HIDDEN, delta_frames, frame
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
 
@@ -64,7 +64,7 @@ class RunLog(Struct, frozen=True):
                     continue
                 deltas = delta_frames(item.seq, item.kind, item.body, after=0, upto=item.last_seq)
                 frames.update(enumerate([delta + b"\n\n" for delta in deltas[:-2].split(b"\n\n")], item.seq))
-            elif (event := project_stored(item.head, item.body, run_id=self.run)) is not None:
+            elif (event := payload_of(decode_fact.decode(item.head), item.body, run_id=self.run)) is not None:
                 frames[item.seq] = frame(item.seq, *event)
         return frames
 

@@ -129,6 +129,18 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     causes: tuple[Cause, ...] = ()
 
 
+class ProviderFailure(Struct, frozen=True, omit_defaults=True):
+    """A failure of a model's provider. `kind` is one of our classes; `code` and `status` are the provider's own."""
+
+    provider: str
+    operation: str
+    """The operation's name in traces, `chat`."""
+    kind: str
+    retryable: bool
+    code: str | None = None
+    status: int | None = None
+
+
 class CallFailure(Struct, frozen=True, omit_defaults=True):
     """A failure as followers of a run see it: all fields are set, and the causes are left out."""
 

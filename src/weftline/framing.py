@@ -25,6 +25,8 @@ _FRAMING = frozenset(
 
 
 _SPACES = bytes.maketrans(b"\r\n", b"  ")
+_CR, _LF = b"\r\n"
+"""As numbers, which are found much faster than bytes."""
 
 
 def frames_request(name: str) -> bool:
@@ -42,4 +44,4 @@ def one_line(json: bytes) -> bytes:
     What others sent is stored and passed on as they wrote it, perhaps over many lines. Outside strings, a line break
     is only white space, and in strings it is escaped, so a space in its place changes nothing.
     """
-    return json.translate(_SPACES) if b"\n" in json or b"\r" in json else json
+    return json.translate(_SPACES) if _LF in json or _CR in json else json

@@ -41,10 +41,11 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        for name in ("duration_ms", "tokens_used"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 0:
-                raise ValueError(f"{name} must be 0 or more, not {value}")
+        took, used = self.duration_ms, self.tokens_used
+        if isinstance(took, int) and took < 0:
+            raise ValueError(f"duration_ms must be 0 or more, not {took}")
+        if isinstance(used, int) and used < 0:
+            raise ValueError(f"tokens_used must be 0 or more, not {used}")
 
 
 class ChildLink(Struct, frozen=True, omit_defaults=True):

@@ -169,7 +169,7 @@ def test_rule_that_cannot_be_is_refused_when_agent_is_defined() -> None:
     wrong: Any = "ask"
     with pytest.raises(ValueError, match="on_missing_fields must be"):
         Policy(on_missing_fields=wrong)
-    with pytest.raises(ValueError, match="interrupts_allowed=False forbids"):
+    with pytest.raises(ValueError, match="interrupts_allowed: false forbids"):
         Policy(on_missing_fields="await_clarification", interrupts_allowed=False)
 
 

@@ -14,13 +14,15 @@ from msgspec import Raw
 
 from kernel.histories import History, histories, lived
 from weftline import events
-from weftline.agent.events.event_page import NAMES, details_table, table
-from weftline.agent.events.profile_events import classes_of, profiled_events
-from weftline.agent.events.projection import events_of
+from weftline.agent.events import events_of, profiled_events
 from weftline.client.events import Frame, parse_frame
-from weftline.details.projection import DetailProjection, RunFacts
 from weftline.errors import StoreError
 from weftline.events import AnyEvent, Event
+from weftline.events.docs_page import details_table, names_of, table
+from weftline.events.frames import OBSERVED
+from weftline.events.profiles import classes_of
+from weftline.events.project import OF_FACTS
+from weftline.events.project_details import DetailProjection, RunFacts
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, Fact
 from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
@@ -29,8 +31,6 @@ from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import sse_frames
 from weftline.store.rows import Item
-from weftline.wire.events import PROJECTIONS
-from weftline.wire.observed import OBSERVED
 
 SEARCH = ProviderCall("s1", "web_search", "anthropic", result=Raw(b'[{"url": "caf\\u00e9"}]'))
 OBSERVATIONS: dict[str, list[bytes]] = {
@@ -85,7 +85,7 @@ def test_library_and_client_see_same_in_every_log(history: History) -> None:
     assert [frame.event for frame in frames] == seen
     kinds = {seq: item.kind for item in batch.items for seq in range(item.seq, item.last_seq + 1)}
     for frame in frames:
-        names = NAMES[type(frame.event)]
+        names = names_of(type(frame.event))
         assert frame.type in names.wire and kinds[frame.seq] in names.log
 
 
@@ -112,11 +112,11 @@ def test_the_histories_have_every_event_that_there_is() -> None:
 
 def test_each_entry_that_is_shown_is_shown_by_both() -> None:
     by_library: dict[str, set[type[Event]]] = defaultdict(set)
-    for event, names in NAMES.items():
-        for kind in names.log:
+    for event in get_args(AnyEvent):
+        for kind in names_of(event).log:
             by_library[kind].add(event)
-    shown: set[type[Fact]] = {*PROJECTIONS}
-    assert by_library.keys() == {KIND[fact] for fact in shown} | {"run.created"} | OBSERVED.keys()
+    shown: set[type[Fact]] = {*OF_FACTS}
+    assert by_library.keys() == {KIND[fact] for fact in shown} | OBSERVED.keys()
 
 
 def test_newer_entry_is_an_event_without_a_meaning() -> None:
@@ -158,7 +158,7 @@ def test_an_unreadable_entry_is_damage_unless_newer_code_wrote_it(
 
 def test_the_page_about_events_has_the_tables_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
-    command = "python -m weftline.agent.events.event_page docs/events.md"
+    command = "python -m weftline.events.docs_page docs/events.md"
     for name, made in (("table", table()), ("details", details_table())):
         found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
         assert found is not None and found[1].strip() == made.strip(), command

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, Limits, RunFailed, ToolContext, ToolFailed, tool
+from weftline.agent.options import LocalSpec
 from weftline.agent.planning.plans import plan_of
 from weftline.behaviors import Behavior, ToolBudget
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
@@ -98,7 +99,7 @@ def test_policy_of_run_takes_place_of_its_agents() -> None:
         tag_clauses=[TagClause(("a",), ("b",))],
         interrupts_allowed=False,
     )
-    limits = plan_of(agent, code="a", model="m", messages=(), policy=own).limits
+    limits = plan_of(agent, LocalSpec(policy=own), code="a", model="m").limits
     assert limits.policy == PolicyRule(
         max_tool_calls=3,
         per_turn_max_tool_calls=2,
@@ -121,9 +122,9 @@ def test_policy_of_run_takes_place_of_its_agents() -> None:
 
 def test_none_or_zero_keeps_the_agents_value() -> None:
     agent = Agent("m", policy=Policy(max_tool_calls=10, time_budget_s=60))
-    plan = plan_of(agent, code="a", model="m", messages=(), policy=Policy(max_tool_calls=0, time_budget_s=0.0))
+    plan = plan_of(agent, LocalSpec(policy=Policy(max_tool_calls=0, time_budget_s=0.0)), code="a", model="m")
     assert plan.limits.policy == PolicyRule(max_tool_calls=10, time_budget_us=60_000_000)
-    assert plan_of(Agent("m"), code="a", model="m", messages=(), policy=Policy()).limits.policy is None
+    assert plan_of(Agent("m"), LocalSpec(policy=Policy()), code="a", model="m").limits.policy is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_value_that_is_not_a_policy_is_refused() -> None:
     with pytest.raises(TypeError, match="must be a Policy"):
         Agent("m", policy=nothing)
     with pytest.raises(TypeError, match="must be a Policy"):
-        plan_of(Agent("m"), code="a", model="m", messages=(), policy=nothing)
+        plan_of(Agent("m"), LocalSpec(policy=nothing), code="a", model="m")
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:

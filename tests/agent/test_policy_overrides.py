@@ -13,6 +13,7 @@ import pytest
 from msgspec.json import encode
 
 from weftline import Agent, Engine
+from weftline.agent.options import LocalSpec
 from weftline.agent.planning.plans import plan_of
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
@@ -75,7 +76,7 @@ LOOSER: dict[str, list[Any]] = {
 
 def library(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
     agent = Agent("m", policy=None if agents is None else Policy(**agents))
-    return plan_of(agent, code="a", model="m", messages=(), policy=None if own is None else Policy(**own)).limits
+    return plan_of(agent, LocalSpec(policy=None if own is None else Policy(**own)), code="a", model="m").limits
 
 
 def http(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:

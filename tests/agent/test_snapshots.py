@@ -11,8 +11,8 @@ from hypothesis import given
 from kernel.histories import History, histories, lived
 from weftline import Agent, Engine, tool
 from weftline.details import AwaitConfirmation
-from weftline.details.projection import RunFacts
-from weftline.details.snapshot import SnapshotFold
+from weftline.events.project_details import RunFacts
+from weftline.events.snapshot import SnapshotFold
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, RunEnded
 from weftline.messages import Usage
 from weftline.testing import ScriptedModel, calls

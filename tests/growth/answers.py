@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from weftline.events.frames import delta_frames
 from weftline.kernel.bodies import note_body
+from weftline.kernel.notes import PROVIDER_CALL
 from weftline.messages import Image, OutputSchema, ProviderCall, Text, User
 from weftline.net.sse import SseParser
 from weftline.providers.anthropic.provider import Anthropic
@@ -41,7 +43,6 @@ from weftline.tools.client_side import card_description
 from weftline.tools.mcp.tools import model_name
 from weftline.tools.schema import object_root, object_schema
 from weftline.tools.templates import Values, placeholders
-from weftline.wire.observed import provider_call
 
 from .meter import Maker, Work
 
@@ -321,7 +322,7 @@ CASES: dict[str, tuple[int, Maker]] = {
     "the name of an MCP tool": (50_000, lambda n: lambda: model_name("s", "é-" * n, taken=set())),
     "a provider's own call": (
         20_000,
-        lambda n: lambda: provider_call(_note(n)),
+        lambda n: lambda: delta_frames(1, PROVIDER_CALL, _note(n), after=0, upto=1),
     ),
     "a page: unclosed tags": (50_000, lambda n: lambda: page_text("<a" * n)),
     "a page: comments": (50_000, lambda n: lambda: page_text("<!--" * n)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from weftline.details.waiting import Waiting
+from weftline.events.waiting import Waiting
 from weftline.kernel.entries import AttemptStarted
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import State

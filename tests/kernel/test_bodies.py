@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from msgspec import UNSET, Raw
 
+from weftline.events.frames import payload_of
 from weftline.kernel import bodies
 from weftline.kernel.entries import AskedCall, TurnCompleted
 from weftline.messages import Assistant, Text, ToolCall
 from weftline.text.canonical import digest
-from weftline.wire.events import project
 
 from .histories import History, bring_to_its_end, histories, lived
 from .world import Ask, World, call
@@ -88,7 +88,7 @@ def test_every_entry_of_a_history_is_at_most_one_event(history: History) -> None
     """K25"""
     world = lived(history)
     bring_to_its_end(world)
-    shown = [project(entry.head, entry.body, run_id="run_1") for entry in world.entries]
+    shown = [payload_of(entry.head, entry.body, run_id="run_1") for entry in world.entries]
     events = [event for event in shown if event is not None]
     assert events[0][0] == "started"
     assert [name for name, _ in events if name in ("result", "error", "cancelled")] == [events[-1][0]]

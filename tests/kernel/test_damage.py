@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from weftline.events.frames import OBSERVED
+from weftline.events.project import HIDDEN
 from weftline.kernel.damage import BODIES, OBSERVATIONS, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FACTS
-from weftline.wire.observed import HIDDEN, OBSERVED
 
 
 def test_every_body_is_looked_at() -> None:

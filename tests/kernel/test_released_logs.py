@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from recorded.folded import differences
+from weftline.events.frames import payload_of
 from weftline.kernel import bodies
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import RULES, AttemptStarted, Fact, Limits, ModelRef, RunCreated, TurnCompleted
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.text.canonical import digest
-from weftline.wire.events import project
 
 from . import laws
 from .histories import bring_to_its_end
@@ -63,7 +63,7 @@ def _as_decided(head: Fact) -> Fact:
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_content_of_a_released_log_can_be_read(path: Path) -> None:
     for entry in read_log(path):
-        project(entry.head, entry.body, run_id="run_1")
+        payload_of(entry.head, entry.body, run_id="run_1")
         if isinstance(entry.head, TurnCompleted):
             args = bodies.turn_args(bodies.decode_turn(entry.body))
             assert [digest(each) for each in args] == [call.digest for call in entry.head.calls]

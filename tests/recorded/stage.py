@@ -11,10 +11,10 @@ from msgspec import json
 from agent.kit import key_of
 from weftline import Agent, Engine
 from weftline.agent.run import Run
+from weftline.events.frames import payload_of
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.providers.base import ModelRequest
 from weftline.runtime.reads.calls import entries
-from weftline.wire.events import project
 
 from . import cast
 from .http_client import HttpClient
@@ -104,7 +104,7 @@ class Stage:
         host = await self.engine.runtime()
         async for item in entries(host.stored.logs, await self.key(run)):
             if item.kind in ("call.opened", "call.unclaimed"):
-                event = project(decode_fact.decode(item.head), item.body, run_id=run.id)
+                event = payload_of(decode_fact.decode(item.head), item.body, run_id=run.id)
                 if event is not None and (offer := json.decode(event[1]))["toolUseId"] == call:
                     yield offer
 

@@ -11,13 +11,13 @@ import pytest
 from msgspec import NODEFAULT, Struct, inspect, json, structs
 from msgspec.structs import asdict
 
+from weftline.events.frames import payload_of
 from weftline.kernel import bodies, entries, notes
 from weftline.kernel.entries import FACTS, decode_fact
 from weftline.kernel.notes import PROVIDER_CALL, TOOL_NOTE, TOOL_PROGRESS
 from weftline.plan import decode_plan, limits_of
 from weftline.runtime.recovery import load_run
 from weftline.store.rows import Item
-from weftline.wire.events import project
 
 from .fixtures import (
     LOGS,
@@ -242,7 +242,7 @@ def test_every_entry_of_a_recorded_log_can_be_shown(path: Path) -> None:
         for item in log.entries:
             assert [*decoded(item)] or item.kind in OBSERVATIONS
             if item.head:
-                project(decode_fact.decode(item.head), item.body, run_id=run_id)
+                payload_of(decode_fact.decode(item.head), item.body, run_id=run_id)
 
 
 @pytest.mark.requirement("run.deploy.upgrade")

@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from runtime.kit import ended, engine_on, plan
-from weftline.details.usage import KINDS, usage_by_model
+from weftline.events.snapshot import KINDS_OF_USAGE as KINDS
+from weftline.events.snapshot import usage_by_model
 from weftline.kernel.bodies import decode_created, encode
 from weftline.kernel.entries import (
     AttemptStarted,
@@ -108,7 +109,8 @@ def rebuilt(log: Sequence[Item]) -> Projected:
         awaits=set() if done else opened - closed,
         said=[encode(message) for message in (*asks.messages, *naive_exchange(facts))] if keeps else [],
         usage=sum(
-            usage_by_model([decode_fact.decode(item.head) for item in log if item.kind in KINDS]).values(), Usage()
+            usage_by_model([decode_fact.decode(item.head) for item in log if item.kind in KINDS]).values(),
+            Usage(),
         ),
     )
 

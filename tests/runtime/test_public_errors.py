@@ -13,6 +13,7 @@ from runtime.kit import MoodyStore, ended, plan
 from weftline.agent.engine.replaying import replay_stored
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.events.frames import payload_of
 from weftline.kernel.bodies import EndedBody, decode_ended
 from weftline.kernel.entries import decode_fact
 from weftline.providers.base import Chunk, ModelRequest, ProviderError
@@ -23,7 +24,6 @@ from weftline.runtime.driver import CarryOut
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.server.options import server_options
 from weftline.store.memory import MemoryDisk
-from weftline.wire.events import project
 
 INSIDE = "cannot open /srv/app/secrets.toml for Bearer abcdef0123456789 or sk-ant-0123456789abcdef"
 SCRIPTS = parse_scripts(b'{"breaks": {"turns": [{"text": "never"}]}, "auth": {"turns": [{"text": "never"}]}}')
@@ -64,7 +64,7 @@ async def failed(
         last = store.disk.runs[1].items[-1]
         replayed = await replay_stored(store.log, run_id, workspace=space, agents=[])
         assert replayed.divergence is None, "a replay knows nothing of the operator's texts"
-    event = project(decode_fact.decode(last.head), last.body, run_id=run_id)
+    event = payload_of(decode_fact.decode(last.head), last.body, run_id=run_id)
     assert event is not None and event[0] == "error"
     shown = event[1].decode()
     for hidden in ("Traceback", "secrets.toml", "/srv", "abcdef", "KeyError", "payload", "RuntimeError"):

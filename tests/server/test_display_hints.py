@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from weftline.api.display_hints import DisplayHints
+from weftline.events import CallOpened as Opened
+from weftline.events.project import STORED, project
 from weftline.kernel.bodies import OpenedBody, encode
 from weftline.kernel.entries import CallOpened
-from weftline.wire.events import project
+from weftline.server.profiles import shown_with
 
 from .kit import Api, of_type
 from .test_profiles import bodies, frames
@@ -36,10 +37,17 @@ async def test_an_operators_template_changes_what_streams_show(api: Api) -> None
 @pytest.mark.requirement("run.call.display_hint")
 def test_failing_template_changes_nothing_in_the_log() -> None:
     head, body = CallOpened(0, 0, "c", "pay", "d"), encode(OpenedBody(Raw(b'{"n":1}'), hint="Pays"))
-    event = project(head, body, run_id="run_1")
+    event = project(head, body, form=STORED)
     assert event is not None
     before = bytes(body)
-    shown = DisplayHints({"pay": "Paying {n}"}).with_hint(head, body, event)
-    assert b'"displayHint":"Paying 1"' in shown[1] and b'"displayHint":"Pays"' in event[1] and body == before
-    assert DisplayHints({"pay": "Paying {nobody}"}).with_hint(head, body, event) == event
-    assert DisplayHints({"look": "Looking"}).with_hint(head, body, event) == event
+
+    def hint(templates: dict[str, str]) -> str:
+        show = shown_with(templates)
+        assert show is not None
+        shown = show(event)
+        assert isinstance(shown, Opened)
+        return shown.display_hint
+
+    assert hint({"pay": "Paying {n}"}) == "Paying 1" and body == before
+    assert hint({"pay": "Paying {nobody}"}) == hint({"look": "Looking"}) == "Pays"
+    assert shown_with({}) is None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 from collections import defaultdict
 from pathlib import Path
 
+from weftline.events.wire import ENDS, ROWS
 from weftline.server.routes import (
     awaits,
     calls,
@@ -21,7 +21,6 @@ from weftline.server.routes import (
     sessions,
     workspaces,
 )
-from weftline.wire import events, observed
 
 from .kit import Api, Frame, Json, local_tool
 from .test_client_tools import PARAMETERS
@@ -39,22 +38,8 @@ def documented(root: Path) -> dict[str, set[str]]:
     }
 
 
-def produced() -> set[str]:
-    """Every event type that the projection can name: those of observations, and the others as its source has them."""
-    found = set(observed.OBSERVED.values())
-    for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
-        value: ast.expr | None = None
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-            value = node.value.elts[0]
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "event":
-            value = node.value
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found.add(value.value)
-    return found
-
-
 def test_the_page_has_every_event_type_that_there_is(project_root: Path) -> None:
-    types = produced()
+    types = {row.type for row in ROWS} | ENDS
     assert types >= {"started", "assistant_delta", "tool_result", "local_tool_call", "cancelled"}
     assert documented(project_root).keys() == types
 

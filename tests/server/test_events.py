@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from weftline.wire.events import ERROR_CLASSES, RETRYABLE_CLASSES
+from weftline.events.classes import RETRYABLE
+from weftline.events.wire import ERROR_CLASSES
 
 from .kit import Api, local_tool, of_type, types
 
@@ -153,9 +154,9 @@ async def test_a_failing_model_ends_the_run_with_its_class(api: Api) -> None:
         error = frames[-1]
         assert error["code"] == error["errorClass"] == cls and cls in ERROR_CLASSES
         assert error["error"] == f"the model says {cls}" and error["turns"] == 1
-        assert error["retryable"] is (cls in RETRYABLE_CLASSES)
+        assert error["retryable"] is (cls in RETRYABLE)
         assert error["model"]["id"] == f"scripted:fails_{cls}"
-    assert {"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"} == RETRYABLE_CLASSES
+    assert {"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"} == RETRYABLE
 
 
 @pytest.mark.requirement("wire.event.deltas")

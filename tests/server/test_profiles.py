@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from weftline.client.events import parse_frame
-from weftline.details.profiles import DETAILS
+from weftline.events.wire import DETAILS
 from weftline.net.sse import SseEvent, SseParser
-from weftline.wire.details import TYPES
 
 from .kit import Api, Json, check_error, local_tool
-from .test_event_docs import produced
 
 ECHO = {"kind": "server", "name": "echo"}
 ABOUT = {"runId", "agent", "sessionId", "turnId", "at", "key"}
@@ -27,10 +25,6 @@ async def frames(api: Api, run: str, profile: str, **query: Any) -> list[SseEven
 
 def bodies(found: list[SseEvent]) -> list[Json]:
     return [parse_frame(sent, run_id="").data | {"type": sent.event} for sent in found]
-
-
-def test_every_type_of_event_can_be_asked_for() -> None:
-    assert produced() | DETAILS.keys() == TYPES
 
 
 @pytest.mark.requirement("run.event.profile")

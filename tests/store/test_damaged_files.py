@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from weftline.errors import StoreError
+from weftline.store import open_store, salvage_store
 from weftline.store.database import statement
 
 from .kit import owned, pragma
@@ -86,6 +88,32 @@ def test_a_log_with_a_damaged_header_is_lost_and_reported(tmp_path: Path, caplog
     assert reopened(tmp_path / "image") == []
     found = lost_runs(caplog)
     assert found is not None and found[1:] == (12, 0)
+
+
+@pytest.mark.parametrize("at", [1, 6, 10, 14, 17, 22, 26, 60, 5000])
+def test_a_bit_in_the_first_log_of_a_new_store_is_reported(
+    tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tables are not in that log alone, so that the runs that were lost can be counted."""
+    image = killed_store(tmp_path / "store", tmp_path / "image")
+    flip(image / "weftline.db-wal", at)
+    left = reopened(image)
+    found = lost_runs(caplog)
+    assert found is not None and found[1] == 12 - len(left) > 0
+
+
+@pytest.mark.parametrize("cut", [100, 4096, 3 * 4096])
+def test_a_database_that_was_cut_off_is_salvaged(tmp_path: Path, cut: int) -> None:
+    with owned(tmp_path / "store") as store:
+        for key in range(1, 401):
+            store.commit(store.chain(key).create())
+    database = tmp_path / "store" / "weftline.db"
+    os.truncate(database, database.stat().st_size - cut)
+    with pytest.raises(StoreError, match="weftline salvage"):
+        open_store(tmp_path / "store", check=True)
+    found = salvage_store(tmp_path / "store", tmp_path / "copy")
+    assert found.whole + len(found.failing) > 200
+    assert [one.name for one in (tmp_path / "copy").iterdir() if "cut" in one.name] == []
 
 
 def test_entries_lost_from_an_older_run_are_counted_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

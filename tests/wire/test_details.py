@@ -11,7 +11,9 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from kernel.histories import History, lived
-from weftline.details.projection import DetailProjection, RunFacts
+from weftline.events.frames import ProfiledFrames
+from weftline.events.project_details import DetailProjection, RunFacts
+from weftline.events.wire import TYPES
 from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitOpened
@@ -27,7 +29,6 @@ from weftline.kernel.notes import (
     RunNote,
 )
 from weftline.net.sse import SseParser
-from weftline.wire.details import TYPES, ProfiledFrames
 
 WANTED = {
     *("run_paused", "run_resumed", "await_clarification", "await_questions", "await_confirmation"),

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
+from weftline.events.frames import delta_frames, observed, payload_of
+from weftline.events.project import OF_FACTS
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     FACTS,
+    KIND,
     AskedCall,
     AttemptFailed,
     AttemptStarted,
@@ -44,22 +47,28 @@ from weftline.kernel.entries import (
 from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
-from weftline.wire.events import INTERNAL, PROJECTIONS, project, project_stored
-from weftline.wire.observed import delta_frames, provider_call
 
 json = msgspec.json
 
 
 def event(head: Fact, body: msgspec.Struct | None = None) -> tuple[str, Any]:
-    shown = project(head, b"" if body is None else bodies.encode(body), run_id="run_1")
+    shown = payload_of(head, b"" if body is None else bodies.encode(body), run_id="run_1")
     assert shown is not None
-    assert project_stored(json.encode(head), b"" if body is None else bodies.encode(body), run_id="run_1") == shown
     return shown[0], json.decode(shown[1])
 
 
+INTERNAL = {
+    *("history.pinned", "instructions.rendered", "state.changed", "run.adopted", "attempt.failed"),
+    *("output.accepted", "results.over_budget", "call.asked", "call.gated", "child.waits", "await.passed"),
+    *("message.queued", "cancel.requested", "timer.fired", "context.measured", "compaction.started"),
+    *("compaction.failed", "budget.refused", "cap.reached", "run.unattended", "deploy.adopted"),
+}
+"""Entries that clients do not see."""
+
+
 def test_every_fact_is_an_event_or_internal() -> None:
-    assert PROJECTIONS.keys() | INTERNAL | {RunCreated} == set(FACTS.values())
-    assert not PROJECTIONS.keys() & INTERNAL
+    assert {KIND[fact] for fact in OF_FACTS} | INTERNAL == FACTS.keys()
+    assert not {KIND[fact] for fact in OF_FACTS} & INTERNAL
 
 
 @pytest.mark.parametrize(
@@ -75,13 +84,8 @@ def test_every_fact_is_an_event_or_internal() -> None:
     ids=lambda head: type(head).__name__,
 )
 def test_internal_facts_are_not_shown(head: Fact) -> None:
-    assert type(head) in INTERNAL
-    assert project(head, b"", run_id="run_1") is None
-
-
-def test_an_entry_of_newer_code_is_not_shown() -> None:
-    assert project_stored(b'{"type":"gate.asked","turn":0}', b"{}", run_id="run_1") is None
-    assert project_stored(b'{"type":"run.paused","newer":1}', b"{}", run_id="run_1") is None
+    assert KIND[type(head)] in INTERNAL
+    assert payload_of(head, b"", run_id="run_1") is None
 
 
 def test_start_names_only_the_run_and_agent() -> None:
@@ -122,7 +126,7 @@ def test_offer_shows_final_arguments_and_blocked_call_is_not_offered() -> None:
     client |= {"mcpServer": "files", "mcpToolName": "read"}
     assert event(CallOpened(2, 0, "c1", "look", "d"), body) == ("tool_call", server)
     assert event(CallOpened(2, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
-    assert project(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None
+    assert payload_of(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None
 
 
 OFFER = b'{"toolUseId":"c1","name":"look","args":{},"kind":"%s","turn":2,"displayHint":"Look",%s}'
@@ -143,9 +147,9 @@ def test_offer_names_the_peer_in_old_and_new_logs(peer: bodies.Peer, fields: byt
     kind = "a2a_local" if isinstance(peer, bodies.A2APeer) else "mcp_local"
     head, offer = CallOpened(2, 0, "c1", "look", "d", client=kind), ("local_tool_call", OFFER % (kind.encode(), fields))
     ours = bodies.encode(bodies.OpenedBody(Raw(b"{}"), peer=peer))
-    assert project(head, ours, run_id="r") == offer
+    assert payload_of(head, ours, run_id="r") == offer
     older = b'{"args":{},"echo":{%s}}' % fields
-    assert project(head, older, run_id="r") == offer
+    assert payload_of(head, older, run_id="r") == offer
 
 
 def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:
@@ -328,11 +332,11 @@ def test_log_of_older_code_lacks_texts_of_taken_messages() -> None:
 
 
 def test_the_first_attempt_of_a_turn_restarts_nothing() -> None:
-    assert project(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
+    assert payload_of(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
 
 
 def test_beginning_call_is_shown_only_if_a_run_executes_it() -> None:
-    assert project(CallStarted(0, 0, 1), b"", run_id="run_1") is None
+    assert payload_of(CallStarted(0, 0, 1), b"", run_id="run_1") is None
     call = {"toolUseId": "c1", "name": "ask", "childRunId": "run_2"}
     assert event(CallStarted(3, 0, 1, child="run_2", id="c1", name="ask")) == ("child_started", {**call, "turn": 3})
     end = ChildEnded(3, 0, "failed", usage=Usage(input=9, output=4), turns=2, child="run_2", id="c1", name="ask")
@@ -349,6 +353,12 @@ SEARCH = ProviderCall(
 )
 
 
+def shown_call(note: bytes) -> dict[str, Any]:
+    [(_, kind, payload)] = observed(1, PROVIDER_CALL, note, after=0, upto=1)
+    assert kind == "tool_result"
+    return json.decode(payload)
+
+
 def test_provider_tool_is_noted_in_our_words_with_its_result() -> None:
     note = bodies.note_body(SEARCH, turn=4)
     assert json.decode(note) == {
@@ -362,7 +372,7 @@ def test_provider_tool_is_noted_in_our_words_with_its_result() -> None:
         },
         "turn": 4,
     }
-    assert json.decode(provider_call(note)) == {
+    assert shown_call(note) == {
         "toolUseId": "s1",
         "name": "web_search",
         "toolType": "web_search",
@@ -379,7 +389,7 @@ def test_provider_tool_is_noted_in_our_words_with_its_result() -> None:
 
 def test_note_without_input_and_result_is_shown_all_same() -> None:
     failed = ProviderCall("s1", "web_search", "openai", status="failed")
-    shown = json.decode(provider_call(bodies.note_body(failed, turn=0)))
+    shown = shown_call(bodies.note_body(failed, turn=0))
     assert (shown["ok"], shown["result"], shown["args"]) == (False, "", {})
 
 
@@ -399,7 +409,7 @@ def test_a_note_is_one_line_whatever_the_provider_sent(given_in: bytes, result: 
     note = bodies.note_body(call, turn=1)
     assert b"\n" not in note
     assert bodies.decode_note(note).call.opaque is UNSET
-    shown = json.decode(provider_call(note))
+    shown = shown_call(note)
     text = given_in.decode(errors="replace")
     try:
         expected: Any = json.decode(text)
@@ -411,7 +421,7 @@ def test_a_note_is_one_line_whatever_the_provider_sent(given_in: bytes, result: 
 @pytest.mark.parametrize("sent", [b'"\xff"', b"1e999", b'"\\ud800"', b"01", b"", b" \n", b"[" * 3000 + b"]" * 3000])
 def test_non_json_input_is_noted_as_text(sent: bytes) -> None:
     call = ProviderCall("s1", "search", "openai", input=Raw(sent), result=Raw(sent))
-    shown = json.decode(provider_call(bodies.note_body(call, turn=1)))
+    shown = shown_call(bodies.note_body(call, turn=1))
     assert isinstance(shown["args"], str)
 
 

@@ -9,13 +9,20 @@ import pytest
 from msgspec import Raw
 from msgspec.json import encode
 
+from weftline.events import project as projection
+from weftline.events.frames import payload_of
 from weftline.kernel.bodies import CreatedBody
+from weftline.kernel.entries import Limits, RunCreated
 from weftline.messages import User
 from weftline.plan import RunPlan, encode_plan
-from weftline.wire import started
-from weftline.wire.started import started_event
 
 MB = 1024 * 1024
+
+
+def started(body: bytes, *, run_id: str) -> bytes:
+    event = payload_of(RunCreated(1, Limits()), body, run_id=run_id)
+    assert event is not None and event[0] == "started"
+    return event[1]
 
 
 def created(*, agent: str | None, chars: int) -> bytes:
@@ -29,7 +36,7 @@ def test_the_first_event_names_the_agent(agent: str | None, chars: int) -> None:
     run_id = f"run_{uuid4().hex}"
     body = created(agent=agent, chars=chars)
     for _ in range(2):
-        event = json.loads(started_event(body, run_id=run_id))
+        event = json.loads(started(body, run_id=run_id))
         assert event == {"runId": run_id} | ({"agent": "Helper"} if agent else {})
 
 
@@ -40,8 +47,8 @@ def test_large_run_is_looked_through_once_however_many_follow_it(monkeypatch: py
         looked.append(len(body))
         return False
 
-    monkeypatch.setattr(started, "may_name_agent", may_name_agent)
+    monkeypatch.setattr(projection, "may_name_agent", may_name_agent)
     run_id = f"run_{uuid4().hex}"
     body = created(agent=None, chars=MB)
-    assert len({started_event(body, run_id=run_id) for _ in range(100)}) == 1
+    assert len({started(body, run_id=run_id) for _ in range(100)}) == 1
     assert looked == [len(body)]

@@ -8,15 +8,15 @@ from typing import Any, overload
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage
-from weftline.agent.events.merged_events import Cursor
-from weftline.agent.events.profile_events import Profile
+from weftline.agent.events import Cursor
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Status
 from weftline.agent.stored_messages import SavedMessage
 from weftline.agent.sync import RunFace
-from weftline.details import AnyDetail
-from weftline.details.snapshot import RunSnapshot
 from weftline.events import AnyEvent, TextDelta
+from weftline.events.details import AnyDetail
+from weftline.events.profiles import Profile
+from weftline.events.snapshot import RunSnapshot
 from weftline.messages import Usage
 from weftline.runtime.people.answering import NAMELESS
 from weftline.runtime.reads.calls import CancelReceipt

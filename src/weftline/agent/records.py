@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.agent.events.projection import call_failure, object_of
 from weftline.agent.results import CallRecord
+from weftline.events.project import call_failure, object_of
 from weftline.failure import Failure
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import joined_text

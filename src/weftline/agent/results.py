@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from msgspec import Struct
 
 from weftline.errors import WeftlineError, short_traceback
-from weftline.failure import Failure
-from weftline.kernel.bodies import ProviderFailure
+from weftline.events.classes import RETRYABLE
+from weftline.failure import Failure, ProviderFailure
 from weftline.kernel.notes import RunNote
 from weftline.messages import Assistant, Message, Usage
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
@@ -146,9 +146,6 @@ class RunError(WeftlineError):
     @property
     def retryable(self) -> bool:
         return self.code in RETRYABLE
-
-
-RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 
 
 class RunFailed(RunError):

@@ -12,21 +12,17 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage, log_page
-from weftline.agent.events.merged_events import Cursor, with_children
-from weftline.agent.events.profile_events import Profile, classes_of, profiled_events
-from weftline.agent.events.projection import events_of
+from weftline.agent.events import Cursor, events_of, profiled_events, with_children
 from weftline.agent.output import OutputType
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
-from weftline.api.detail_projection import projection_of
-from weftline.api.snapshots import snapshot_of
-from weftline.details import AnyDetail
-from weftline.details.snapshot import RunSnapshot
-from weftline.details.usage import KINDS as KINDS_OF_USAGE
-from weftline.details.usage import usage_by_model
+from weftline.api.snapshots import projection_of, snapshot_of
 from weftline.errors import Conflict, InvalidRequest, of_newer_code, short_traceback
 from weftline.events import AnyEvent, Event, TextDelta, TurnFinished, TurnRestarted
+from weftline.events.details import AnyDetail
+from weftline.events.profiles import Profile, classes_of
+from weftline.events.snapshot import KINDS_OF_USAGE, RunSnapshot, usage_by_model
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.damage import UNREADABLE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -13,9 +13,10 @@ from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
 from weftline.kernel.control import OnDeploy
 from weftline.messages import Sampling
+from weftline.wire.limits import REASONING_LEVELS
 
-ReasoningLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high"]
-LEVELS: Final[dict[str, int]] = {"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80}
+ReasoningLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+LEVELS: Final = REASONING_LEVELS
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.top_p, tuple(self.stop), self.max_output_tokens)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The settings by the names of a spec's fields."""
+        return {
+            "reasoning_level": self.reasoning,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "stop_sequences": tuple(self.stop),
+            "max_output_tokens": self.max_output_tokens,
+        }
 
     def over(self, below: Settings) -> Settings:
         """Returns these settings, with those of `below` where these are not set."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from weftline.agent.events.merged_events import Cursor, with_children
+from weftline.agent.events import Cursor, with_children
 from weftline.errors import NotFound
 from weftline.events import AnyEvent
 from weftline.kernel.bodies import decode_message

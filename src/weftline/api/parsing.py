@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
+
+from weftline.work.heavy import in_turn
 
 T = TypeVar("T")
 
@@ -19,9 +20,9 @@ def is_small(body: bytes) -> bool:
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """Returns `parse(body)`, in a thread if the body is large. The work is bounded by limits on bytes and counts."""
-    return parse(body) if len(body) <= PARSE_ON_LOOP_BYTES else await asyncio.to_thread(parse, body)
+    return parse(body) if len(body) <= PARSE_ON_LOOP_BYTES else await in_turn(parse, body)
 
 
 async def off_loop(work: Callable[[], T], *, size: int) -> T:
     """Returns `work()`, in a thread if `size` is so large that other requests would notice."""
-    return work() if size <= PARSE_ON_LOOP_BYTES else await asyncio.to_thread(work)
+    return work() if size <= PARSE_ON_LOOP_BYTES else await in_turn(work)

@@ -1,18 +1,25 @@
-"""The current state of a run, read from its log."""
+"""What readers of a run need from its log besides the events: its current state, and what its details depend on."""
 
 from __future__ import annotations
 
-from weftline.details.projection import facts_of
-from weftline.details.snapshot import RunSnapshot, SnapshotFold
-from weftline.errors import LOG_DAMAGED, StoreError
+from contextlib import suppress
+from functools import partial
+
+from weftline.errors import LOG_DAMAGED, StoreError, entry_damaged
+from weftline.events.project_details import NEEDED_HEADS, DetailProjection, facts_of
+from weftline.events.snapshot import RunSnapshot, SnapshotFold
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.deploys import known_facts
+from weftline.runtime.engine import Engine
 from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import RunRow
+from weftline.work.heavy import in_turn
 
+_MANY = 2**31 - 1
+_DECODE_ON_LOOP_BYTES = 16 * 1024
 _CALLS = ("turn.completed", "call.asked", "call.closed")
 
 
@@ -53,3 +60,28 @@ async def _calls_of(log: LogReader, run_id: str) -> tuple[int, int]:
             case _:
                 pass
     return asked, closed
+
+
+async def projection_of(engine: Engine, key: int, run_id: str) -> DetailProjection:
+    """Returns a projection that can begin at any entry of the run.
+
+    Raises `StoreError` (`log_damaged`) if the first entry is unreadable. Other unreadable entries are reported when the
+    reader gets to them.
+    """
+    stored = engine.stored
+    row, first = await stored.row(key), await stored.entry(key, 1)
+    thread = None if row is None else await stored.session_id(row.listed_under)
+    created = None if first is None else first.body
+    read = partial(facts_of, run_id, created=created, thread=thread)
+    try:
+        facts = read() if len(created or b"") <= _DECODE_ON_LOOP_BYTES else await in_turn(read)
+    except UNREADABLE:
+        raise entry_damaged(run_id, 1) from None
+    projection = DetailProjection(facts)
+    for head in await stored.logs.heads(key, kinds=NEEDED_HEADS):
+        with suppress(*UNREADABLE):
+            projection.learn(decode_fact.decode(head))
+    for one in await stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+        with suppress(*UNREADABLE):
+            projection.learn_whole(decode_fact.decode(one.head), one.body)
+    return projection

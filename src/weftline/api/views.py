@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import UNSET, DecodeError, Raw
 
 from weftline.errors import LOG_DAMAGED, Conflict, StoreError, WeftlineError, end_of_newer_code, of_newer_code
+from weftline.events.parts import to_wire_clarification
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
@@ -21,10 +21,10 @@ from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, Lo
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
-from weftline.wire.hints import to_wire_clarification
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
 from weftline.wire.turns import json_or_text
+from weftline.work.heavy import in_turn
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
@@ -116,7 +116,7 @@ async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes
             raise unreadable(row) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
-    return made() if size <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
+    return made() if size <= _BUILD_ON_LOOP_BYTES else await in_turn(made)
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
@@ -189,7 +189,7 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
     try:
-        return used() if len(ends) <= _COUNT_ON_LOOP else await asyncio.to_thread(used)
+        return used() if len(ends) <= _COUNT_ON_LOOP else await in_turn(used)
     except UNREADABLE:
         damaged = StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED)
         raise await session_unreadable(engine, thread, damaged) from None
@@ -216,7 +216,7 @@ async def await_views(
     def made() -> list[awaits.OpenAwait]:
         return [_await_view(one, session_id=sessions[one.thread]) for one in found]
 
-    return made() if sum([len(one.body) for one in found]) <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
+    return made() if sum([len(one.body) for one in found]) <= _BUILD_ON_LOOP_BYTES else await in_turn(made)
 
 
 def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:

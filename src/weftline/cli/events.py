@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.json import Decoder
 
 from weftline.client.events import Frame, frame_of
+from weftline.events.frames import observed, payload_of
+from weftline.events.project import HIDDEN
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
@@ -16,8 +18,6 @@ from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
 from weftline.store.rows import Item
-from weftline.wire.events import project
-from weftline.wire.observed import HIDDEN, observed
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
                 if item.kind not in HIDDEN:
                     yield from _observed(batch, item)
                 continue
-            projected = project(next(facts), item.body, run_id=batch.run_id)
+            projected = payload_of(next(facts), item.body, run_id=batch.run_id)
         except UNREADABLE:
             require_skippable(batch, item)
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import click
 
 from weftline.cli.terminal import call_text, clean, is_terminal, on_one_line, styled
-from weftline.client.events import Frame, subtype_of, text_of
+from weftline.client.events import Frame
 from weftline.client.usage import spent_of
 from weftline.events import (
     AwaitClosed,
@@ -28,6 +28,7 @@ from weftline.events import (
     TurnFinished,
     TurnRestarted,
 )
+from weftline.events.decode import subtype_of, text_of
 
 _WIDTH = 100
 _CALL_WIDTH = 48

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from weftline.client.http import Http
 from weftline.client.results import Page, decoded
-from weftline.wire.hints import WireClarification
+from weftline.events.parts import WireClarification
 
 _PAGE = 200
 

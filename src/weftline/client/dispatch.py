@@ -18,8 +18,8 @@ from weftline.client.http import Http
 from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
+from weftline.events.parts import WireHint
 from weftline.text.characters import whole
-from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 from weftline.work.outcomes import as_errors
 from weftline.work.threads import Threads

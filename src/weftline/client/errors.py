@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 if TYPE_CHECKING:
-    from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
+    from weftline.client.usage import CancelReceipt, Tokens
+    from weftline.events import ModelUsed
     from weftline.failure import FailureKind, Hint, Recovery
 
 

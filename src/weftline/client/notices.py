@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
-from weftline.client.usage import lenient
+from weftline.events.decode import lenient
 
 
 class RequestWarning(Struct, frozen=True):

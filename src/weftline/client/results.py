@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from weftline.client.errors import NetworkError
 from weftline.client.events import ClientEvent, Frame
-from weftline.client.usage import CallName, CancelReceipt, ModelUsed, Spent, Tokens
+from weftline.client.usage import CallName, CancelReceipt, Spent, Tokens
+from weftline.events import ModelUsed
 
 T = TypeVar("T")
 

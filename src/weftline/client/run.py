@@ -29,14 +29,13 @@ from weftline.client.events import (
     ToolDeliveryFailed,
     offered,
     parse_frame,
-    subtype_of,
-    text_of,
 )
 from weftline.client.http import RETRIED, EventStream, Http
 from weftline.client.results import RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
 from weftline.client.usage import CancelReceipt, spent_of
 from weftline.events import CallFinished, RunEnded, TextDelta, TurnFinished
+from weftline.events.decode import subtype_of, text_of
 from weftline.net.sse import SseParser
 from weftline.work.threads import Threads
 

@@ -1,15 +1,13 @@
-"""Usage and cancel receipts, and lenient reading of parts of events: an unknown shape is not an error."""
+"""Usage and cancel receipts."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from weftline.messages import Usage
-
-T = TypeVar("T")
+from weftline.events import ModelUsed
+from weftline.events.decode import lenient
 
 
 class Tokens(Struct, frozen=True, rename="camel"):
@@ -32,15 +30,6 @@ class Tokens(Struct, frozen=True, rename="camel"):
             self.output_tokens + other.output_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
         )
-
-
-class ModelUsed(Struct, frozen=True, rename="camel"):
-    """The model that answered. `reasoning_effort` is None if no effort was sent."""
-
-    id: str = ""
-    provider: str = ""
-    vendor_model_id: str = ""
-    reasoning_effort: str | None = None
 
 
 class Spent(Struct, frozen=True):
@@ -93,22 +82,3 @@ def spent_of(payload: dict[str, Any]) -> Spent:
         float(cost) if isinstance(cost, int | float) else None,
         payload.get("usageEstimated") is True,
     )
-
-
-def usage_of(payload: dict[str, Any]) -> Usage:
-    """Returns the `tokens` of an event as in `weftline.events`."""
-    used = lenient(payload.get("tokens"), Tokens) or Tokens()
-    return Usage(
-        used.input_tokens, used.cached_tokens, used.reasoning_tokens, used.output_tokens, used.cache_write_tokens
-    )
-
-
-def lenient(value: object, kind: type[T]) -> T | None:
-    """Returns a part of an event as `kind`, or None if it has another shape."""
-    if not isinstance(value, dict):
-        return None
-    fields = {name: item for name, item in cast("dict[str, Any]", value).items() if item is not None}
-    try:
-        return msgspec.convert(fields, kind, strict=False)
-    except msgspec.ValidationError:
-        return None

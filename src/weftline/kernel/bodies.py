@@ -15,7 +15,7 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Cause, Clarification, Failure
+from weftline.failure import Cause, Clarification, Failure, ProviderFailure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
@@ -309,18 +309,6 @@ class SummaryBody(Struct, omit_defaults=True):
     """The positions of the kept messages, in order."""
     model: str = ""
     """The model that wrote the summary."""
-
-
-class ProviderFailure(Struct, frozen=True, omit_defaults=True):
-    """A failure of a model's provider. `kind` is one of our classes; `code` and `status` are the provider's own."""
-
-    provider: str
-    operation: str
-    """The operation's name in traces, `chat`."""
-    kind: str
-    retryable: bool
-    code: str | None = None
-    status: int | None = None
 
 
 class FinalResult(Struct, frozen=True, omit_defaults=True):

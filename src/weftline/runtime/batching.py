@@ -1,45 +1,96 @@
-"""Chooses the writes of a flush when more is waiting than fits: workspaces take turns, batch after batch."""
+"""What waits to be written, and how much of it one commit takes.
+
+A workspace alone has everything written at once, which costs the fewest commits. As soon as others write as well, each
+has a share of every commit, and a write that is larger than a share is committed alone. So whoever has something small
+waits for one commit of the others at the most, however much they write; and a small commit wakes few runs, so that the
+loop is soon free as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator
 
 from weftline.runtime.live import LiveRun
+from weftline.work.turns import RoundRobin
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
+SHARE_BYTES = 32 * 1024
+"""What a workspace may add to a commit while others write too: some 25 steps of runs, a few milliseconds' work."""
+_ROW_BYTES = 256
+"""What the row of a run adds to what is written of its log."""
+_LATELY = 1000
+"""For how many commits a workspace counts as one that writes. If they follow one another closely, some seconds."""
 
 
-class FairBatches:
-    """Remembers who was served last, because one large write fills a batch and one workspace may have many of them."""
+class WriteQueue:
+    """The runs that have something to write, each at most once, in the order of workspaces' turns."""
 
     def __init__(self) -> None:
+        self._queue: RoundRobin[LiveRun] = RoundRobin()
         self._batches = 0
-        self._served: dict[int, int] = {}
-        """The last batch that each workspace was part of; kept only while more is waiting than fits."""
+        self._wrote: OrderedDict[int, int] = OrderedDict()
+        """The latest batch of each workspace that wrote lately, oldest first."""
 
-    def divide(self, waiting: list[LiveRun]) -> tuple[Sequence[LiveRun], list[LiveRun]]:
-        """Divides runs into those that are written now and those that stay queued. At least one is written, however
-        large it is.
-        """
-        if sum([run.log.outbox.size for run in waiting]) <= MAX_BATCH_BYTES:
-            if self._served:
-                self._served = {}
-            return waiting, []
-        queues: dict[int, list[LiveRun]] = {}
-        for run in waiting:
-            queues.setdefault(run.workspace, []).append(run)
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        return iter(self._queue)
+
+    def put(self, run: LiveRun) -> None:
+        self._queue.put(run, owner=run.workspace)
+
+    def withdraw(self, run: LiveRun) -> None:
+        """Removes a run, if it waits."""
+        self._queue.withdraw(run, owner=run.workspace)
+
+    def take_batch(self) -> list[LiveRun]:
+        """Removes and returns what the next commit writes: at least one run, however large it is."""
         self._batches += 1
-        order = sorted(queues, key=lambda workspace: self._served.get(workspace, 0))
-        taken: list[LiveRun] = []
-        size = 0
-        while order and size <= MAX_BATCH_BYTES:
-            for workspace in list(order):
-                run = queues[workspace].pop(0)
-                if not queues[workspace]:
-                    order.remove(workspace)
-                taken.append(run)
-                self._served[workspace] = self._batches
-                size += run.log.outbox.size
-                if size > MAX_BATCH_BYTES:
-                    break
-        return taken, [run for queue in queues.values() for run in queue]
+        share = SHARE_BYTES if self._is_shared() else MAX_BATCH_BYTES
+        batch = self.take_all() if sum(map(_size, self._queue)) <= share else self._take_some(share)
+        self._remember({run.workspace for run in batch})
+        return batch
+
+    def _take_some(self, share: int) -> list[LiveRun]:
+        """Removes and returns up to a share of each workspace, workspace by workspace."""
+        batch: list[LiveRun] = []
+        taken: Counter[Hashable] = Counter()
+        total = 0
+
+        def may(workspace: Hashable) -> bool:
+            if not batch:
+                return True
+            size = _size(self._queue.first(workspace))
+            return size <= share and taken[workspace] < share and total + size <= MAX_BATCH_BYTES
+
+        while len(batch) != 1 or total <= share:  # what is larger stays alone
+            try:
+                run = self._queue.take(may)
+            except KeyError:
+                break
+            batch.append(run)
+            taken[run.workspace] += _size(run)
+            total += _size(run)
+        return batch
+
+    def take_all(self) -> list[LiveRun]:
+        """Removes and returns everything."""
+        left, self._queue = [*self._queue], RoundRobin()
+        return left
+
+    def _is_shared(self) -> bool:
+        """Whether more than one workspace writes."""
+        while self._wrote and next(iter(self._wrote.values())) < self._batches - _LATELY:
+            self._wrote.popitem(last=False)
+        return len(self._wrote) > 1 or len({*self._wrote, *self._queue.owners}) > 1
+
+    def _remember(self, workspaces: set[int]) -> None:
+        for workspace in workspaces:
+            self._wrote[workspace] = self._batches
+            self._wrote.move_to_end(workspace)
+
+
+def _size(run: LiveRun) -> int:
+    return run.log.outbox.size + _ROW_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -33,9 +33,11 @@ from weftline.runtime.tool_calls.children import child_write
 from weftline.runtime.tool_calls.preparing import check_fallbacks
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import LogReader, LogStore, Store
+from weftline.store.pieces import Split, split
 from weftline.store.records import threads
 from weftline.store.rows import IdempotencyKey, NewRun, Write, Written
 from weftline.trace_context import new_trace, trace_for
+from weftline.work.heavy import in_turn
 
 
 async def add_ended(store: LogStore, write: Write) -> Written:
@@ -218,7 +220,7 @@ class RunCreator:
             plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
             # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
-            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
+            content = await in_turn(_content, plan, sent, origin, large=True) if large else _content(plan, sent, origin)
             self._require_accepting()
             self._fleet.dispatcher.require_room(workspace)
             new = NewRun(
@@ -235,7 +237,7 @@ class RunCreator:
                 blobs=tuple(blobs),
                 history=tuple(history),
             )
-            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
+            run = self._new_run(plan, content, new)
             durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
@@ -260,18 +262,11 @@ class RunCreator:
         if problem := thread_problem(plan.engine, names):
             raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {problem}.")
 
-    def _new_run(
-        self,
-        plan: RunPlan,
-        encoded: bytes,
-        new: NewRun,
-        sent: bytes | None,
-        *,
-        size: int,
-        origin: Origin | None,
-    ) -> LiveRun:
+    def _new_run(self, plan: RunPlan, content: _Content, new: NewRun) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+        conversation = Conversation(
+            [*plan.messages], size=content.input_bytes, result_limit_bytes=plan.model_result_limit_bytes
+        )
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, ids.unique_id(key, new.salt), new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
@@ -279,10 +274,9 @@ class RunCreator:
         residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
         self._fleet.residents.add(run)
-        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
         stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
-        draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
+        draft = Draft(created, content.body, encoded=bodies.encode(stored), parts=content.parts)
         self._fleet.driver.record(run, (draft,))
         self._fleet.dispatcher.begin(run)
         return run
@@ -320,6 +314,17 @@ class RunCreator:
         return await add_ended(self._store.log, write)
 
 
-def _encoded(plan: RunPlan) -> tuple[bytes, int]:
-    """The plan's bytes, and how many bytes of it a model reads."""
-    return encode_plan(plan), input_bytes(plan)
+class _Content(NamedTuple):
+    """What a new run brings."""
+
+    body: bytes
+    """Of its first entry."""
+    parts: Split | None
+    input_bytes: int
+    """How many bytes of it a model reads."""
+
+
+def _content(plan: RunPlan, sent: bytes | None, origin: Origin | None, *, large: bool = False) -> _Content:
+    created = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent), origin)
+    body = bodies.encode(created)
+    return _Content(body, split(body) if large else None, input_bytes(plan))

@@ -25,6 +25,7 @@ from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.tool_calls.toolbox import Toolbox
+from weftline.store.pieces import Split
 from weftline.store.rows import LEAVE_DUE, NewRun, Write
 
 STATE_BYTES = 8 * 1024
@@ -81,6 +82,8 @@ class Draft(Struct, gc=False):
     """The run that is created in the same transaction as this fact."""
     encoded: bytes = b""
     """The head as it is stored, if that is known."""
+    parts: Split | None = None
+    """The body as it is stored, if that is known."""
 
 
 class Waiter(Struct):

@@ -24,7 +24,7 @@ from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
-from weftline.runtime.batching import FairBatches
+from weftline.runtime.batching import WriteQueue
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.runtime.metrics import Metrics
@@ -79,8 +79,7 @@ class Log:
         self._clock = clock
         self._observer = observer
         self._loop = asyncio.get_running_loop()
-        self._touched: list[LiveRun] = []
-        self._fair = FairBatches()
+        self._touched = WriteQueue()
         self._kicked = False
         self._flushing: asyncio.Future[Any] | None = None
         """The current flush or probe."""
@@ -126,7 +125,7 @@ class Log:
             head, body = draft.head, draft.body
             kind = type(head)
             encoded = draft.encoded or encode(head)
-            items.append(Item(at, KIND[kind], encoded, body))
+            items.append(Item(at, KIND[kind], encoded, body, parts=draft.parts))
             facts.append(head)
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind is CallClosed:
@@ -233,7 +232,7 @@ class Log:
         if self._given_up:
             return write  # never flushed: callers that wait for it get an error
         run.log.outbox.pending = write
-        self._touched.append(run)
+        self._touched.put(run)
         if self._flushing is None and self.refusal is None:
             self._kick_later()
         return write
@@ -248,7 +247,7 @@ class Log:
 
     def _kick_unless_more(self) -> None:
         """Flushes at once if a new run is all there is: someone waits for it, and its first turn need not."""
-        if len(self._touched) == 1 and self._touched[0].new is not None:
+        if len(self._touched) == 1 and next(iter(self._touched)).new is not None:
             self._kick()
         else:
             self._loop.call_soon(self._kick)
@@ -338,7 +337,7 @@ class Log:
         lost. Nothing may be in flight.
         """
         self._given_up = True
-        left, self._touched = self._touched, []
+        left = self._touched.take_all()
         for run in left:
             run.log.outbox.pending = None
             self._fail_waiters(run, _not_accepting())
@@ -349,8 +348,7 @@ class Log:
         block the others.
         """
         batch = _Batch([], [], self._loop.time())
-        waiting, self._touched = self._fair.divide(self._touched)
-        for run in waiting:
+        for run in self._touched.take_batch():
             try:
                 batch.writes.append(self._complete(run))
             except Exception as error:
@@ -428,7 +426,7 @@ class Log:
                 write.state = None
                 log.stored.was_refused()
             if log.outbox.put_back(write):
-                self._touched.append(run)
+                self._touched.put(run)
         self._try_later()
 
     def _try_later(self) -> None:
@@ -489,7 +487,7 @@ class Log:
         """Drops a run whose memory is ahead of a log that will not catch up, and the write that failed."""
         _unbook(run, write, run.log.outbox.pending)
         run.log.outbox.pending = None
-        self._touched = [other for other in self._touched if other is not run]
+        self._touched.withdraw(run)
         self._fail_waiters(run, error)
         self._observer.lost(run, refused=self.refusal is not None)
 

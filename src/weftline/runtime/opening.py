@@ -26,6 +26,7 @@ from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.recovery import adoption
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
+from weftline.work.heavy import in_turn
 from weftline.work.turns import current_caller
 
 OPEN_S = 90.0
@@ -185,7 +186,7 @@ class RunOpener:
             stored = await self._store.thread_messages(run.thread)
             summary = await inherited_by(run, self._store) if stored else None
             size = sum([len(message) for message in stored])
-            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
+            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await in_turn(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         shared = work.conversation.shared
@@ -266,4 +267,4 @@ def _decoded(messages: Sequence[bytes]) -> list[Message]:
 async def _base64(data: bytes) -> str:
     if len(data) <= _CODE_ON_LOOP_BYTES:
         return b64encode(data).decode()
-    return (await asyncio.to_thread(b64encode, data)).decode()
+    return (await in_turn(b64encode, data)).decode()

@@ -67,6 +67,7 @@ from weftline.store.base import LogStore
 from weftline.store.database import Database
 from weftline.store.records import threads
 from weftline.store.rows import DueRun, Item, Loaded, RunRow
+from weftline.work.heavy import in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
             plan, conversation = _content(loaded, state)
         else:
-            plan, conversation = await asyncio.to_thread(_content, loaded, state)
+            plan, conversation = await in_turn(_content, loaded, state)
         work = WorkingSet(run_id, plan, conversation, secrets=loaded.secrets)
         if state.attempt.open:
             work.answering = await streamed_answer(store, key)
@@ -153,7 +154,7 @@ async def _fold(state: State, facts: Sequence[Item]) -> State:
     def folded() -> State:
         return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in facts])
 
-    return folded() if len(facts) <= _FOLD_ON_LOOP else await asyncio.to_thread(folded)
+    return folded() if len(facts) <= _FOLD_ON_LOOP else await in_turn(folded)
 
 
 def _size(loaded: Loaded) -> int:

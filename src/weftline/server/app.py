@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 
 from weftline.api.cursors import SealedCursors
-from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY, Principal
 from weftline.errors import RateLimited, WeftlineError
 from weftline.log_context import RequestInfo, current_request
@@ -30,6 +29,7 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.operators import PATHS, operator, peer_of
 from weftline.server.options import ServerOptions
+from weftline.server.profiles import shown_with
 from weftline.server.request_log import AccessLine, RefusedRequests, access
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
@@ -110,8 +110,8 @@ class App:
         self.deliveries = Deliveries(self)
         self.metrics = MetricsPage(engine, folder=store.folder, local=options.local, token=options.metrics_token)
         self.backlog = Backlog()
-        self.hints = DisplayHints(options.display_hints)
-        self.view = view_with(self.hints)
+        self.show = shown_with(options.display_hints)
+        self.view = view_with(self.show)
         """What streams without a profile send."""
         self.bodies = LargeBodies(
             max_bytes=options.connections.max_body_bytes_held,

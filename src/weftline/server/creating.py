@@ -12,6 +12,7 @@ from msgspec import UNSET, to_builtins
 from weftline.api.creating import Created
 from weftline.api.principal import Principal
 from weftline.errors import Conflict
+from weftline.events.profiles import parse_profile
 from weftline.server.access import hide_run
 from weftline.server.app import App
 from weftline.server.auth import require_scopes
@@ -19,7 +20,6 @@ from weftline.server.declared import QueryParameter
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.profiles import profile_view
 from weftline.server.sse import LAST_SEQ, resume_point, send_events
-from weftline.wire.details import parse_profile
 from weftline.wire.responses import Warnings
 from weftline.wire.run_responses import created_run, run_url
 

@@ -373,8 +373,9 @@ def run(settings: Settings) -> int:
     """Runs the server in this process; prints `ready <address>` when it accepts requests. Returns the exit code."""
     _allow_many_files()
     return_large_blocks()
-    # By default a busy tool thread may hold the interpreter, and so every stream, for 5 ms at a time.
-    sys.setswitchinterval(0.002)
+    # The loop and the writer need the interpreter back after each system call. By default a busy thread, such as one
+    # that parses a megabyte, may keep it from them for 5 ms each time, some forty times in a run.
+    sys.setswitchinterval(0.0005)
     # What is loaded by now stays, and most objects of a run are short-lived, so rare collections suffice.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from weftline.api.display_hints import DisplayHints
 from weftline.api.views import run_summary
 from weftline.errors import WeftlineError
+from weftline.events.frames import OBSERVED, ProfiledFrames, Show, delta_frames, frame
+from weftline.events.project import STORED, project
+from weftline.events.wire import encode_event
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
@@ -20,9 +22,6 @@ from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.store.rows import Item
 from weftline.wire.damage import unreadable_event
-from weftline.wire.details import ProfiledFrames
-from weftline.wire.events import project
-from weftline.wire.observed import OBSERVED, delta_frames, frame
 from weftline.wire.run_responses import snapshot
 
 logger = logging.getLogger(__name__)
@@ -220,9 +219,9 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     return b"".join(frames), batches[-1].ended
 
 
-def view_with(hints: DisplayHints) -> View:
+def view_with(show: Show | None) -> View:
     """Returns `sse_frames` with the operator's own display hints for calls."""
-    return partial(sse_frames, hints=hints) if hints else sse_frames
+    return sse_frames if show is None else partial(sse_frames, show=show)
 
 
 def profiled(frames: ProfiledFrames) -> View:
@@ -230,7 +229,7 @@ def profiled(frames: ProfiledFrames) -> View:
     return partial(_profiled_frames, profile=frames)
 
 
-def sse_frames(batch: EntryBatch, *, hints: DisplayHints | None = None) -> bytes:
+def sse_frames(batch: EntryBatch, *, show: Show | None = None) -> bytes:
     """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
     the last one of a run that has ended.
     """
@@ -242,11 +241,11 @@ def sse_frames(batch: EntryBatch, *, hints: DisplayHints | None = None) -> bytes
         try:
             if item.head:
                 fact = next(facts)
-                event = project(fact, item.body, run_id=run_id)
+                event = project(fact, item.body, run_id, item.seq, STORED)
                 if event is not None:
-                    if hints is not None:
-                        event = hints.with_hint(fact, item.body, event)
-                    frames.append(frame(item.seq, *event))
+                    if show is not None:
+                        event = show(event)
+                    frames.append(frame(item.seq, *encode_event(event)))
                 continue
             if heads is None:
                 check_observations(item)

@@ -93,12 +93,17 @@ def to_plan(sent: RunSpec, *, requested_by: str = "") -> RunPlan:
         labels=sent.labels or {},
         stream_arguments=sent.stream_arguments or False,
     )
-    rare = {name: value for name in COPIED if (value := getattr(sent, name)) is not None}
+    rare = copied(sent)
     if sent.turn_id:
         rare["turn_id"] = sent.turn_id
-    if (engine := _engine_options(sent)) is not None:
+    if (engine := engine_options_of(sent)) is not None:
         rare["engine"] = engine
     return replace(plan, **rare) if rare else plan
+
+
+def copied(sent: RunSpec) -> dict[str, Any]:
+    """Returns what the plan has as it was sent."""
+    return {name: value for name in COPIED if (value := getattr(sent, name)) is not None}
 
 
 def level_of(level: str | float | None) -> int | None:
@@ -131,7 +136,7 @@ def _message(chat: fields.Chat) -> Message:
             return System(chat.content)
 
 
-def _engine_options(sent: RunSpec) -> EngineOptions | None:
+def engine_options_of(sent: RunSpec) -> EngineOptions | None:
     retry = sent.retry_policy
     if sent.memo is sent.search_attributes is sent.task_queue is retry is None:
         return None

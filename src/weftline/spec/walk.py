@@ -286,15 +286,21 @@ def require_field(declared: type[Struct], name: str, value: object) -> object:
         value = {key: _time(f"{name} of {key!r}", kind, one) for key, one in times.items()}
     elif kind is not None:
         value = _time(name, kind, value)
+    for path, text in problems_in(declared, name, value)[:1]:
+        raise ValueError(f"{path} {text}, not {value!r:.200}")
+    return value
+
+
+def problems_in(declared: type[Struct], name: str, value: object) -> list[Issue]:
+    """Returns what is wrong with the value of a field that code gives."""
+    value = dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else value
     problems = Problems()
     try:
         plain = to_builtins(value, enc_hook=write_seconds)
+        _field_walk(declared, name)(plain, (name,), problems)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} has no JSON form: {error}") from None
-    _field_walk(declared, name)(plain, (name,), problems)
-    for path, text in problems.found[:1]:
-        raise ValueError(f"{path} {in_python(declared, text)}, not {value!r:.200}")
-    return value
+        return [Issue(name, f"is not JSON: {error}")]
+    return [Issue(path, in_python(declared, text)) for path, text in problems.found]
 
 
 def require_group(group: Struct, declared: type[Struct]) -> None:

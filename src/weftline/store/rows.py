@@ -11,6 +11,7 @@ from weftline.errors import WeftlineError
 from weftline.kernel.entries import Fact
 from weftline.messages import Blob
 from weftline.store.budgets import Booking
+from weftline.store.pieces import Split
 
 KINDS = ("question", "confirm", "plan", "doubt", "clarification", "deploy", "budget")
 """The kinds of awaits. The first approves nothing, so it stands in for a damaged one."""
@@ -105,6 +106,10 @@ class Item(Struct, gc=False):
     count: int = 1
     seq: int = 0
     """The number of its first entry, assigned by the store when it writes the item."""
+    parts: Split | None = None
+    """The body without its long strings, if it has been taken apart already: that takes milliseconds for a large one,
+    and whoever commits next would wait for it.
+    """
 
     @property
     def last_seq(self) -> int:

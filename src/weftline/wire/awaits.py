@@ -6,8 +6,8 @@ from typing import Annotated, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from weftline.events.parts import WireClarification
 from weftline.kernel.entries import AwaitKind, AwaitOutcome
-from weftline.wire.hints import WireClarification
 
 KINDS: tuple[str, ...] = get_args(AwaitKind)
 Kind: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]

@@ -1,27 +1,14 @@
-"""What is known about a failed call besides its text, for display and in clients' results."""
+"""What a client knows about a failed call besides its text."""
 
 from __future__ import annotations
 
 from msgspec import Struct, ValidationError, convert
 from msgspec.json import encode
-from msgspec.structs import asdict, fields
+from msgspec.structs import fields
 
 from weftline.errors import Issue, invalid
-from weftline.failure import (
-    CORRECTABLE,
-    Failure,
-    FailureKind,
-    Recovery,
-    failed_as,
-    hint_of,
-    recovers_by,
-    recovery_by,
-    recovery_problem,
-)
-from weftline.kernel.bodies import ClosedBody
-from weftline.kernel.entries import CallClosed
-from weftline.outcome import telemetry_of
-from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
+from weftline.events.parts import WireHint
+from weftline.failure import CORRECTABLE, Failure, FailureKind, Recovery, recovery_by, recovery_problem
 from weftline.wire.limits import MAX_FAILURE_BYTES
 from weftline.wire.unknown_fields import Shape
 from weftline.wire.validation import json_words
@@ -75,19 +62,3 @@ def require_failure(sent: SentFailure, *, error: str | None) -> None:
         raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
     if problem := recovery_problem(sent.kind or "domain_rejection", sent.recovery):
         raise invalid([Issue("failure.recovery", problem)])
-
-
-def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:
-    """Returns the failure; None for a success. Causes are left out, as they are for the server's operator."""
-    kind, recovery = failed_as(head), recovers_by(head)
-    if kind is None or recovery is None:
-        return None
-    hint = hint_of(head, tool=head.name, message=text, failure=body.failure)
-    return WireFailure(kind, recovery, None if hint is None else WireHint(**asdict(hint)))
-
-
-def to_wire_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
-    if body.telemetry is None:
-        return WireTelemetry(head.active_us // 1000)
-    took = telemetry_of(body.telemetry, active_us=head.active_us)
-    return WireTelemetry(took.duration_ms or 0, took.tokens_used, took.model, took.extra)

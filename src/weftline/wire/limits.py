@@ -80,8 +80,6 @@ MAX_REASONING_LEVEL = 100
 REASONING_LEVELS: Mapping[str, int] = MappingProxyType(
     {"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80, "xhigh": 90}
 )
-LOW_EFFORT_MAX = 35
-MEDIUM_EFFORT_MAX = 65
 
 MAX_TEMPERATURE = 2.0
 MAX_STOP_SEQUENCES = 16

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Encoder
 
+from weftline.events.parts import iso
 from weftline.wire.unknown_fields import UnknownField
 
 encode = Encoder(enc_hook=str).encode
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """An object, as stored bytes."""
@@ -20,11 +19,6 @@ Words: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
 ]
 """Metadata, as stored bytes."""
-
-
-def iso(us: int) -> str:
-    """Returns a UTC time, always with microseconds, so that strings sort like times."""
-    return f"{(_EPOCH + timedelta(microseconds=us)).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 def iso_or_none(us: int | None) -> str | None:

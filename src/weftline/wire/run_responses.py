@@ -9,11 +9,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from weftline.errors import LOG_DAMAGED
+from weftline.events.parts import ModelUsed, Tokens, UsageTriple, effort_name, tokens
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Usage
 from weftline.plan import PlanOutline
 from weftline.wire.awaits import OpenAwait
-from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
+from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.responses import JsonObject, Ok, Time, Warnings, encode, iso, iso_or_none
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -72,34 +73,6 @@ class Cancelled(CancelReceipt, frozen=True, rename="camel"):
     ok: Literal[True] = True
 
 
-class Tokens(Struct, frozen=True, rename="camel"):
-    input_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    output_tokens: int
-    cache_write_tokens: int | UnsetType = UNSET
-    """Input that was written to a cache; absent if there was none."""
-
-
-class ModelUsed(Struct, frozen=True, rename="camel"):
-    id: str
-    provider: str
-    vendor_model_id: str
-    reasoning_effort: str | UnsetType = UNSET
-
-
-class UsageTriple(Struct, frozen=True, rename="camel"):
-    """The fields `tokens`, `turns`, `attempts` and `model` of terminal events and snapshots."""
-
-    tokens: Tokens
-    turns: int
-    attempts: int
-    """Counts model calls, whereas `turns` counts each turn once."""
-    model: ModelUsed
-    usage_estimated: Literal[True] | UnsetType = UNSET
-    """Present if a model call did not report its usage: `tokens` and the cost then contain an estimate."""
-
-
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
     return UsageTriple(
         tokens(usage),
@@ -111,30 +84,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
 
 
 def model_used(model: ModelRef) -> ModelUsed:
-    return ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning))
-
-
-def tokens(usage: Usage) -> Tokens:
-    """Returns the counts, which are never negative, and no part exceeds its whole."""
-    # With 0 first, `max` also returns it for a NaN from a provider.
-    whole_input, whole_output = max(0, usage.input), max(0, usage.output)
-    return Tokens(
-        whole_input,
-        min(max(0, usage.cached), whole_input),
-        min(max(0, usage.reasoning), whole_output),
-        whole_output,
-        min(max(0, usage.cache_write), whole_input) or UNSET,
-    )
-
-
-def _effort(level: int | None) -> str | UnsetType:
-    if level is None:
-        return UNSET
-    if level <= 0:
-        return "off"
-    if level <= LOW_EFFORT_MAX:
-        return "low"
-    return "medium" if level <= MEDIUM_EFFORT_MAX else "high"
+    return ModelUsed(model.id, model.provider, model.vendor_id, effort_name(model.reasoning) or UNSET)
 
 
 class RunView(Struct, frozen=True):

@@ -10,12 +10,11 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 from msgspec.structs import asdict
 
-from weftline.details import Phase
-from weftline.details.projection import type_of
-from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
 from weftline.engine_options import AttributeValue, RetryPolicy
+from weftline.events.details import Phase
+from weftline.events.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
+from weftline.events.wire import type_of, wire_name
 from weftline.spec.fields import TIME
-from weftline.wire.details import wire_name
 from weftline.wire.responses import JsonObject, Time, iso
 from weftline.wire.run_responses import Tokens, tokens
 

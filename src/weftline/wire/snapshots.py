@@ -10,13 +10,14 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
+from weftline.events.project import failed_finish
+from weftline.events.wire import ERROR_CLASSES
 from weftline.kernel import bodies
 from weftline.kernel.control import RunPaused
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
 from weftline.wire.attachments import with_redacted_urls
-from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.run_responses import CallName, ForkedFrom, RunView, Status
 from weftline.wire.session_responses import SessionUsage
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Generic, Protocol, TypeVar
@@ -52,6 +52,12 @@ class RoundRobin(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
+    def __iter__(self) -> Iterator[T]:
+        """All items, owner by owner."""
+        for topics in self._owners.values():
+            for items in topics.values():
+                yield from items.values()
+
     @property
     def owners(self) -> list[Hashable]:
         """Those with something that waits, in the order of turns."""
@@ -61,6 +67,11 @@ class RoundRobin(Generic[T]):
         """How many items of an owner wait."""
         topics = self._owners.get(owner)
         return 0 if topics is None else sum([len(items) for items in topics.values()])
+
+    def first(self, owner: Hashable) -> T:
+        """Returns the item of an owner whose turn is next, without removing it."""
+        items = next(iter(self._owners[owner].values()))
+        return next(iter(items.values()))
 
     def put(self, item: T, *, owner: Hashable, topic: Hashable = None) -> None:
         self._owners.setdefault(owner, OrderedDict()).setdefault(topic, OrderedDict())[id(item)] = item

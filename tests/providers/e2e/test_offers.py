@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from weftline.events.frames import payload_of
 from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
 from weftline.providers.assemble import collect
@@ -25,7 +26,6 @@ from weftline.server.routes.every import ROUTES
 from weftline.server.routes.models import list_models
 from weftline.store.memory import MemoryStore
 from weftline.testing.recordings import RecordedTransport
-from weftline.wire.events import project
 
 from .playing import played
 
@@ -186,7 +186,7 @@ async def message_of(engine: OwnedEngine, store: MemoryStore) -> Any:
     """The `assistant_message` of a run of `told:known`."""
     await run_of(engine, "told:known")
     turn = (await store.log.facts(1, kinds=("turn.completed",)))[0]
-    event = project(decode_fact.decode(turn.head), turn.body, run_id="run_1")
+    event = payload_of(decode_fact.decode(turn.head), turn.body, run_id="run_1")
     assert event is not None and event[0] == "assistant_message"
     return json.loads(event[1])
 

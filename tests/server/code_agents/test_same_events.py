@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from weftline import Agent, Engine, Limits, ToolContext, asgi, events, hook, tool
-from weftline.agent.events.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.behaviors import Behavior, Compaction
 from weftline.client import AsyncClient
 from weftline.client import tool as client_tool
 from weftline.events import AnyEvent
+from weftline.events.docs_page import names_of
 from weftline.hooks import AwaitGate
 from weftline.policies import BasicPolicy
 from weftline.providers.catalog import Catalog
@@ -150,6 +150,6 @@ async def test_the_library_and_the_client_see_the_same_run(tmp_path: Path) -> No
             middle = mine[len(mine) // 2].seq
             later = [event async for event in engine.attach(run_id).events(after=middle)]
             assert later == [event for event in mine if event.seq > middle]
-            assert all(frame.type in NAMES[type(frame.event)].wire for frame in frames)
+            assert all(frame.type in names_of(type(frame.event)).wire for frame in frames)
             seen |= {type(event) for event in mine}
     assert seen == {*get_args(AnyEvent)} - UNSEEN

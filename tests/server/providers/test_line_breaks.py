@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from commands import weftline_beside
 from weftline.client import AsyncClient, ClientEvent
 from weftline.events import RunEnded
+from weftline.events.frames import frame
 from weftline.framing import one_line
 from weftline.replay.format import EntryLine, decode_line, encode_line, entry_line, stored
 from weftline.store import open_store
 from weftline.store.rows import Item
 from weftline.testing import ServerProcess
-from weftline.wire.observed import frame
 
 from ..hosted.a2a_calls import Caller
 from ..hosted.test_a2a_1_0 import request

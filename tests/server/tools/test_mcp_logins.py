@@ -121,8 +121,11 @@ async def test_the_port_for_the_browser_answers_nobody_else() -> None:
         assert (await person.answer()).endswith("/callback?code=c")
 
 
-def granting(asked: list[str]) -> Handler:
-    """An MCP server that wants the scope `read`, with its authorization server, which grants what it is asked for."""
+def granting(asked: list[str], *, lists_to_all: bool = False) -> Handler:
+    """An MCP server that wants the scope `read`, with its authorization server, which grants what it is asked for.
+
+    With `lists_to_all`, it wants it for calls only.
+    """
 
     async def answer(request: web.Request) -> web.StreamResponse:
         base = f"http://{request.host}"
@@ -145,7 +148,7 @@ def granting(asked: list[str]) -> Handler:
                 return web.json_response({"access_token": f"token-{len(asked)}", "token_type": "Bearer"})
             case _ if request.method != "POST":
                 return web.Response(status=405)
-            case _ if "Authorization" not in request.headers:
+            case _ if "Authorization" not in request.headers and not lists_to_all:
                 return web.Response(status=401, headers={"WWW-Authenticate": 'Bearer scope="read"'})
             case _:
                 return await answering({"tools/list": no_tools})(request)
@@ -170,6 +173,11 @@ async def test_another_login_asks_for_what_was_granted_and_more(
         visits.append(asyncio.run_coroutine_threadsafe(visit(page), loop))
 
     monkeypatch.setattr(Loopback, "ask", ask)
+    async with serving(granting(anonymous := list[str](), lists_to_all=True)) as peer:
+        own = (f"{peer.url}/mcp", "--workspace", api.slug, "--db", str(server.db))
+        done = await weftline_beside("mcp", "login", *own, "--scope", "files:write")
+        assert done.code == 0, done.err
+    assert anonymous == ["files:write"]
     async with serving(granting(asked)) as peer:
         own = (f"{peer.url}/mcp", "--workspace", api.slug, "--db", str(server.db))
         for more in ((), ("--scope", "write", "--scope", "admin read"), ()):

@@ -13,8 +13,8 @@ from msgspec.json import Decoder, decode
 
 from weftline.agent.engine.observing import FactsOf
 from weftline.agent.running.asking import Await, to_await
-from weftline.details.projection import facts_of
 from weftline.errors import LOG_DAMAGED, InvalidRequest, NotFound
+from weftline.events.project_details import facts_of
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, AwaitKind, CallStarted, decode_fact

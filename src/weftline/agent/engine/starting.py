@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weftline.agent.attachments import parts_of
 from weftline.agent.definition import Definition
 from weftline.agent.engine.models import Models
-from weftline.agent.options import RunOptions, check_deps, reminders_of, turn_id_of
+from weftline.agent.options import LocalSpec, RunOptions, check_deps, fields_of_spec, reminders_of
 from weftline.agent.planning.child_plans import subagents_of
 from weftline.agent.planning.overrides import own_tools, require_text, with_overrides
 from weftline.agent.planning.plans import plan_of
@@ -17,7 +17,7 @@ from weftline.agent.planning.sources import NO_DEPS, AgentTools, Setup
 from weftline.agent.settings import Settings
 from weftline.engine_options import engine_options
 from weftline.errors import Conflict, InvalidRequest
-from weftline.labels import checked_labels, checked_metadata
+from weftline.labels import checked_metadata
 from weftline.messages import Blob, Text, User
 from weftline.plan import RunPlan
 from weftline.providers.base import Provider
@@ -94,25 +94,17 @@ class Starter:
         only = None
         if self._durable and tools is not None:
             only = await self._tools.names_of(own_tools(agent, tools))
-        plan = plan_of(
-            with_overrides(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
-            code=code,
-            name=None if self._durable else agent.name or "",
-            only=only,
-            model=await self.model_id(options.get("model", agent.present_model), by=code),
-            messages=messages,
+        asked = LocalSpec(
+            conversation=messages,
             given=len(given),
-            settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
             policy=options.get("policy"),
             budget=options.get("budget"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
+            only=only,
             metadata=checked_metadata(options.get("metadata")),
-            labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
-            stream_arguments=options.get("stream_arguments", False),
-            turn_id=turn_id_of(options.get("turn_id")),
             engine=engine_options(
                 memo=options.get("memo"),
                 search_attributes=options.get("search_attributes"),
@@ -120,6 +112,15 @@ class Starter:
                 retry_policy=options.get("retry_policy"),
             ),
             reminders=reminders_of(options.get("reminders", ())),
+            **options.get("settings", _NO_SETTINGS).fields,
+            **fields_of_spec(options),
+        )
+        plan = plan_of(
+            with_overrides(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
+            asked,
+            code=code,
+            name=None if self._durable else agent.name or "",
+            model=await self.model_id(options.get("model", agent.present_model), by=code),
             durable=self._durable,
         )
         if plan.limits.max_cost_nusd is not None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from weftline.agent.definition import Definition
+from weftline.agent.options import LocalSpec
 from weftline.agent.planning.plans import child_of, copy_of, plan_of
 from weftline.agent.subagents import Subagent
 from weftline.messages import User
@@ -49,7 +50,7 @@ class ChildPlans:
             plan = copy_of(parent, task, system=system)
         else:
             model = await self._model_id(subagent.agent, parent.code)
-            plan = plan_of(subagent.agent, code=parent.code, model=model, messages=(User.of(task),))
+            plan = plan_of(subagent.agent, LocalSpec(conversation=(User.of(task),)), code=parent.code, model=model)
             plan = plan if system is None else replace(plan, system=system)
         plan = child_of(parent, plan, name=subagent.name, limits=limits, inherit_policy=subagent.inherit_policy)
         await self._check(plan, workspace=workspace)

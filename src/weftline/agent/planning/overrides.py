@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from weftline.agent.agent_tools import AgentTool, is_toolset, name_of
 from weftline.agent.definition import Definition
-from weftline.agent.options import RunOptions
+from weftline.agent.options import LocalSpec, RunOptions
 from weftline.agent.planning.plans import plan_of
 from weftline.agent.settings import Settings
 from weftline.errors import InvalidRequest
@@ -40,25 +40,28 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
     call repeated after that still means the same run.
     """
     nobody = Definition[Any, Any](name=agent.name)
-    asked = plan_of(
-        with_overrides(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
-        code=agent.name or "",
-        model=plan.model if "model" in options else None,
-        messages=plan.messages,
+    asked = LocalSpec(
+        conversation=plan.messages,
         given=plan.given,
-        settings=options.get("settings", Settings()),
         limits=options.get("limits"),
         policy=options.get("policy"),
         behavior=options.get("behavior"),
         metadata=plan.metadata,
         labels=plan.labels,
         requested_by=plan.requested_by,
+        **options.get("settings", Settings()).fields,
+    )
+    without = plan_of(
+        with_overrides(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
+        asked,
+        code=agent.name or "",
+        model=plan.model if "model" in options else None,
         durable=durable,
     )
     tools = options.get("tools")
     names = None if tools is None else [name_of(one) for one in tools]
     rest = (options.get("thread"), names, *([options["run_id"]] if "run_id" in options else ()))
-    return sha256(encode(asked) + repr(rest).encode()).digest()
+    return sha256(encode(without) + repr(rest).encode()).digest()
 
 
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:

@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.agent import budget as budgeting
-from weftline.agent.behavior import Behavior, resolved
-from weftline.agent.budget import Budget
+from weftline.agent.behavior import resolved
 from weftline.agent.definition import Definition
-from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import AwaitGate, OutputReady
-from weftline.agent.policy import Policy, rule_of
-from weftline.agent.settings import Limits, Settings
-from weftline.engine_options import EngineOptions
+from weftline.agent.options import LocalSpec
+from weftline.agent.policy import rule_of
+from weftline.agent.settings import Settings
 from weftline.errors import InvalidRequest
 from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import BudgetRule, PolicyRule
-from weftline.messages import Message, User
+from weftline.messages import User
 from weftline.plan import RunPlan, ServerRef, StoredRef
-from weftline.reminders import Reminder
 from weftline.runtime.agent_code.code import ChildLimits
 from weftline.spec.fields import RunSpec
-from weftline.spec.plan import to_plan
+from weftline.spec.plan import copied, level_of, to_plan
 from weftline.trace_context import new_trace
 
-_NO_SETTINGS = Settings()
 _NO_LIMITS = StoredLimits()
+_TIGHTENED = ("policy", "budget")
+"""What a client can only tighten, whereas code overrides it."""
 
 
 def plan_of(
     agent: Definition[Any, Any],
+    asked: LocalSpec,
     *,
     code: str,
-    name: str | None = None,
     model: str | None,
-    messages: Sequence[Message],
-    given: int = 0,
-    settings: Settings = _NO_SETTINGS,
-    limits: Limits | None = None,
-    policy: Policy | None = None,
-    budget: Budget | None = None,
-    hooks: Sequence[Hook[Any]] = (),
-    behavior: Behavior | None = None,
-    only: Sequence[str] | None = None,
-    fallbacks: Sequence[str] = (),
-    metadata: Mapping[str, Any] | None = None,
-    labels: Mapping[str, str] | None = None,
-    requested_by: str = "",
-    stream_arguments: bool = False,
-    turn_id: str = "",
-    engine: EngineOptions | None = None,
-    reminders: tuple[Reminder, ...] = (),
+    name: str | None = None,
     durable: bool = True,
 ) -> RunPlan:
-    """Returns the plan of a run. Values given here override the agent's own.
+    """Returns the plan of a run. What is asked for overrides the agent's own.
 
     `code` is the name that the agent is registered under, `name` a different one that people know it by.
     """
-    settings = settings.over(agent.settings)
-    limits = limits or agent.limits
-    fallbacks = tuple(fallbacks) or agent.fallbacks
+    settings = Settings(
+        reasoning=level_of(asked.reasoning_level),
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        stop=asked.stop_sequences or (),
+        max_output_tokens=asked.max_output_tokens,
+    ).over(agent.settings)
+    limits, behavior = asked.limits or agent.limits, asked.behavior
+    fallbacks = asked.model_fallbacks or agent.fallbacks
     output = agent.output_type
-    points = {one.point for one in (*agent.hooks, *hooks)}
+    points = {one.point for one in (*agent.hooks, *asked.hooks)}
     checks = output is not None or OutputReady in points
-    rule, interrupts = rule_of(policy, agent.policy, engine=agent.policy_engine is not None)
+    rule, interrupts = rule_of(asked.policy, agent.policy, engine=agent.policy_engine is not None)
     wanted = resolved(behavior, agent.behavior)
     stored = limits.stored(
         wanted,
@@ -77,7 +65,7 @@ def plan_of(
         await_gate=AwaitGate in points,
     )
     return RunPlan(
-        messages=tuple(messages),
+        messages=tuple(asked.conversation),
         name=code if name is None else name,
         model=model,
         fallbacks=fallbacks,
@@ -86,22 +74,23 @@ def plan_of(
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
         limits=replace(
-            stored, policy=rule, interrupts_allowed=interrupts, budget=budgeting.rule_of(budget, agent.budget)
+            stored, policy=rule, interrupts_allowed=interrupts, budget=budgeting.rule_of(asked.budget, agent.budget)
         ),
         behavior=behavior.stored() if behavior is not None and durable else {},
-        metadata=dict(metadata or {}),
-        labels=dict(labels or {}),
-        given=given,
+        metadata=dict(asked.metadata or {}),
+        labels=dict(asked.labels or {}),
+        given=asked.given,
         code=code,
-        only=None if only is None else tuple(only),
-        requested_by=requested_by,
-        stream_arguments=stream_arguments,
-        turn_id=turn_id,
-        engine=engine,
-        reminders=reminders,
+        only=None if asked.only is None else tuple(asked.only),
+        requested_by=asked.requested_by,
+        stream_arguments=bool(asked.stream_arguments),
+        turn_id=asked.turn_id or "",
+        engine=asked.engine,
+        reminders=asked.reminders,
         model_result_limit_bytes=wanted.model_result_limit_bytes,
-        own_policy=None if policy is None else policy.rule,
+        own_policy=None if asked.policy is None else asked.policy.rule,
         trace=new_trace() if any(one.traces for one in agent.observers) else None,
+        **copied(asked),
     )
 
 
@@ -172,29 +161,9 @@ def client_plan(agent: Definition[Any, Any], asked: RunSpec, *, code: str, model
         InvalidRequest: if the output schema is not the agent's.
     """
     sent = to_plan(asked)
-    sampling = sent.sampling
-    settings = Settings(
-        reasoning=sent.reasoning,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        stop=sampling.stop,
-        max_output_tokens=sampling.max_output_tokens,
-    )
-    plan = plan_of(
-        agent,
-        code=code,
-        model=sent.model or model,
-        messages=sent.messages,
-        given=sent.given,
-        settings=settings,
-        fallbacks=sent.fallbacks,
-        metadata=sent.metadata,
-        labels=sent.labels,
-        requested_by=sent.requested_by,
-        stream_arguments=sent.stream_arguments,
-        turn_id=sent.turn_id,
-        engine=sent.engine,
-    )
+    given = {one: getattr(asked, one) for one in RunSpec.__struct_fields__ if one not in _TIGHTENED}
+    own_spec = LocalSpec(**given, conversation=sent.messages, engine=sent.engine)
+    plan = plan_of(agent, own_spec, code=code, model=sent.model or model)
     own, schema = plan.output_schema, sent.output_schema
     if own is not None and schema is not None and decode(schema.schema) != decode(own.schema):
         raise InvalidRequest(f"The agent {code!r} has its own output type: leave out the schema.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from weftline.runtime.services import Sink
 from weftline.store.base import LogReader
 from weftline.store.rows import Item
 from weftline.text.characters import whole
+from weftline.work.heavy import in_turn
 
 _encode_lines = Encoder().encode_lines
 _MAX_RUN = 512
@@ -144,7 +144,7 @@ async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
         if sum([item.size for item in deltas]) <= _DECODE_ON_LOOP_BYTES:
             chunks = _chunks(deltas)
         else:
-            chunks = await asyncio.to_thread(_chunks, deltas)
+            chunks = await in_turn(_chunks, deltas)
         answer.feed(chunks)
         begun = begun or bool(chunks)
         after = page.last_seq

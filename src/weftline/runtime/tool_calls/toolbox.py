@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline.errors import invalid_field
+from weftline.framing import one_line
 from weftline.kernel.control import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
@@ -66,10 +67,14 @@ class Toolbox:
 
     @cached_property
     def declared(self) -> bytes:
-        """The declarations that models get, as one text. A toolbox without code serves many runs."""
+        """The declarations that models get, as one text. A toolbox without code serves many runs.
+
+        Without line breaks, which a schema loses when its run is exported.
+        """
         texts: list[bytes] = []
         for spec in self.specs:
-            for text in (spec.name.encode(), spec.description.encode(errors="replace"), bytes(spec.parameters)):
+            about = spec.description.encode(errors="replace")
+            for text in (spec.name.encode(), about, one_line(bytes(spec.parameters))):
                 texts += (b"%d " % len(text), text)
         return b"".join(texts)
 

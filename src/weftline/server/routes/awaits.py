@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from secrets import token_hex
 
 from msgspec.json import encode
@@ -47,6 +46,7 @@ from weftline.store.rows import AwaitFilter
 from weftline.wire.awaits import AwaitPage
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
+from weftline.work.heavy import in_turn
 
 _KIND = QueryParameter("kind", AwaitKind, "Of this kind.")
 _BUILD_ON_LOOP_BYTES = 64 * 1024
@@ -100,7 +100,7 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
         views = AwaitPage(await await_views(page, app.engine.stored.session_id), more)
         large = sum([len(one.body) for one in page]) > _BUILD_ON_LOOP_BYTES
-        return Response(await asyncio.to_thread(encode, views) if large else encode(views))
+        return Response(await in_turn(encode, views) if large else encode(views))
 
 
 async def answer(app: App, request: Request, principal: Principal) -> Response:

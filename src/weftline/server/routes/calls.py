@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Literal
 
@@ -26,6 +25,7 @@ from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.calls import CallPage
 from weftline.wire.grants import GrantList
 from weftline.wire.turns import Turn
+from weftline.work.heavy import in_turn
 
 _STATE = QueryParameter("state", Literal["in_doubt"], "Must be `in_doubt`.")
 _CONTENTS = QueryParameter("contents", Literal["true", "false"], "`true`: with arguments and results.")
@@ -59,7 +59,7 @@ async def turn(app: App, request: Request, principal: Principal) -> Response | S
 
 async def _large_turn(app: App, row: RunRow, wanted: int | None) -> Response:
     found = await app.engine.stored.turn(row, wanted)
-    return Response(await asyncio.to_thread(lambda: encode(turn_view(found))))
+    return Response(await in_turn(lambda: encode(turn_view(found))))
 
 
 async def grants(app: App, request: Request, principal: Principal) -> Response:

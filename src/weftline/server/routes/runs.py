@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from functools import partial
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from weftline.api.parsing import off_loop
 from weftline.api.snapshots import snapshot_of
 from weftline.api.views import awaits_of, receipt_of, run_view
 from weftline.errors import InvalidRequest
+from weftline.events.profiles import parse_profile
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -28,11 +28,11 @@ from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
 from weftline.spec.fields import RunModel
 from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
-from weftline.wire.details import parse_profile
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.run_responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
+from weftline.work.heavy import in_turn
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
@@ -65,7 +65,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
 async def _make_large(app: App, row: RunRow) -> Response:
     receipt, awaits = await receipt_of(app.engine.stored, row), await awaits_of(app.engine.stored, row)
     view = await run_view(app.engine.stored, row)
-    return Response(await asyncio.to_thread(snapshot, view, receipt=receipt, awaits=awaits))
+    return Response(await in_turn(snapshot, view, receipt=receipt, awaits=awaits))
 
 
 async def get_snapshot(app: App, request: Request, principal: Principal) -> Response:

@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Copies of a store: a snapshot of the database, and the keys without which its secrets cannot be read.
 
 Until a copy is complete it is hidden and marked, so that nobody mistakes it for a backup.
@@ -121,10 +123,6 @@ def _try_lock(mark: int) -> bool:
     except OSError:
         return False
     return True
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 _KEYS = (sealing.KEY_FILE, sealing.HASH_KEY_FILE)

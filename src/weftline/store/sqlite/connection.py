@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Opens the database in the one safe way, migrates it to the current schema, and says what its errors mean."""
 
 from __future__ import annotations
@@ -17,9 +19,6 @@ from weftline.errors import StoreError, WeftlineError
 from weftline.store.outcomes import Moved, already_there, impossible, moved_on
 from weftline.store.rows import Written
 from weftline.store.sqlite.pieces import understand
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 class Fenced(Exception):
@@ -71,10 +70,6 @@ _REFUSALS = (
 )
 
 
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
-
 def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with ExitStack() as undo:
@@ -99,10 +94,19 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
             understand(db)
         except apsw.NotADBError:
             raise StoreError(f"{path} is not a Weftline store.") from None
+        except apsw.CorruptError as error:
+            raise damaged(path.parent, str(error)) from None
         except (apsw.Error, OSError) as error:
             raise StoreError(f"The store {path.parent} cannot be opened: {error}.") from None
         undo.pop_all()
     return db
+
+
+def damaged(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup,"
+        " or copy what can be read with `weftline salvage`."
+    )
 
 
 @contextmanager
@@ -169,6 +173,9 @@ def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]]
                 "INSERT INTO store (one, id, owner_epoch, clean, held) VALUES (1, ?, 0, 1, 0) ON CONFLICT DO NOTHING",
                 (secrets.token_hex(8),),
             )
+        if version == 0:
+            # What a damaged log hides can be told only with the tables at hand, so they do not stay in it alone.
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreError(f"The store {path} is damaged or not a Weftline store: {error}.") from None
     except apsw.Error as error:

@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Finds damage: in the structure of the file, in its values, and in what SQLite ignores of the write-ahead log."""
 
 from __future__ import annotations
@@ -23,12 +25,9 @@ from weftline.kernel.entries import FORMAT
 from weftline.kernel.state import FOLD, decode_state
 from weftline.plan import decode_content
 from weftline.store.rows import Unreadable
+from weftline.store.sqlite.connection import damaged
 from weftline.store.sqlite.directory import WAL
 from weftline.store.sqlite.pieces import BODY, MESSAGE
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 
 CHECK_S = 1.0
 """How long this may delay a start: enough for a few hundred megabytes."""
@@ -51,26 +50,15 @@ def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None
             raise
         return False
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise _damaged(path, str(error)) from None
+        raise damaged(path, str(error)) from None
     except apsw.Error as error:
         raise StoreError(f"The store {path} cannot be read: {error}.") from None
     finally:
         if until_s is not None:
             db.set_progress_handler(None)
     if found != [("ok",)]:
-        raise _damaged(path, " ".join(str(found[0][0]).split()))
+        raise damaged(path, " ".join(str(found[0][0]).split()))
     return True
-
-
-def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(
-        f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup,"
-        " or copy what can be read with `weftline salvage`."
-    )
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 _decode_any = Decoder(dict[str, Raw]).decode
@@ -144,10 +132,6 @@ def _decodes(decode: Callable[[bytes], object], stored: bytes) -> bool:
     except UNREADABLE:
         return False
     return True
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 logger = logging.getLogger(__name__)

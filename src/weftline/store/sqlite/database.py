@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Records on SQLite: reads on a connection of their own, writes in the one writer's thread."""
 
 from __future__ import annotations
@@ -18,10 +20,6 @@ from weftline.store.database import Query
 from weftline.store.sqlite.connection import connect, records_schema, snapshot, write_error
 from weftline.store.sqlite.rows import rows_of
 from weftline.work.turns import RoundRobin, on_behalf_of
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 
 T = TypeVar("T")
 
@@ -85,10 +83,6 @@ class ReaderThreads:
             self._connections.append(db)
         with snapshot(db):
             return job(db)
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 class Writes(Protocol):

@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Lists of runs, newest first, and of open questions to people, a page at a time."""
 
 from __future__ import annotations
@@ -12,10 +14,6 @@ from weftline.store.database import Columns, SqlValue
 from weftline.store.rows import GIVEN, KINDS, AwaitFilter, OpenAwait, RunFilter, RunRow, Write
 from weftline.store.sqlite import rows as sql
 from weftline.store.sqlite.rows import RUN_COLUMNS, readable_run_row, rows_of
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _CHANGED = "coalesce(runs.ended_at, runs.started_at, runs.created_at)"
@@ -98,10 +96,6 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
 
 def _marks(values: tuple[str, ...]) -> str:
     return ",".join("?" * len(values))
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 _INSERT = (

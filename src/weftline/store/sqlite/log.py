@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The log on SQLite: writes go to the one writer, reads to connections of their own."""
 
 from __future__ import annotations
@@ -27,10 +29,6 @@ from weftline.store.sqlite.log_reader import (
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
 from weftline.store.sqlite.rows import RUN_COLUMNS, rows_of, run_row
 from weftline.store.sqlite.writer import Writer
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 
 _CHUNK = 500
 
@@ -74,10 +72,6 @@ def charge_death(db: apsw.Connection) -> None:
 def _on_trial(db: apsw.Connection, trial: int) -> list[int]:
     rows: list[Any] = db.execute("SELECT key FROM runs WHERE trial = ? AND ended_at IS NULL", (trial,)).fetchall()
     return [row[0] for row in rows]
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 _RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"

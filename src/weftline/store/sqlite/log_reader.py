@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Reading the log: short look-ups on the loop, each statement finished before it returns; long ones in a thread."""
 
 from __future__ import annotations
@@ -16,9 +18,6 @@ from weftline.store.sqlite.connection import read_error, snapshot
 from weftline.store.sqlite.database import ReaderThreads, run_query
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE, MESSAGE_BYTES
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, rows_of, stored, stored_as_bytes
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 class ReadLimit(Struct, frozen=True):
@@ -124,10 +123,6 @@ def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:
     return row[0] - 1 if row and row[0] + row[1] - 1 > after else after
 
 
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
-
 def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     rows: list[Any] = db.execute(
         f"SELECT {MESSAGE} FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
@@ -175,10 +170,6 @@ def queued_behind(db: apsw.Connection) -> list[tuple[int, int]]:
         " WHERE threads.active_run IS NOT NULL AND runs.ended_at IS NULL ORDER BY runs.key"
     ).fetchall()
     return [(row[0], row[1]) for row in rows]
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 _ON_THE_LOOP_BYTES = 64 * 1024

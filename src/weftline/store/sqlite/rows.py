@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The columns of a run and of its log: how they are read, also where texts are damaged, and how they are written.
 
 One multi-row statement per table, never row by row.
@@ -15,9 +17,6 @@ import apsw
 from weftline.store.database import Columns, SqlValue
 from weftline.store.rows import Item, RunRow
 from weftline.store.sqlite.pieces import BODY
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 def rows_of(db: apsw.Connection, sql: str, values: Sequence[SqlValue] = ()) -> list[Any]:
@@ -48,10 +47,6 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 RUN_COLUMNS = (
@@ -115,10 +110,6 @@ def stored_as_bytes(row: Any) -> Item:
     """Reads entries of a log in which a kind is not UTF-8; no entry has such a kind."""
     at, kind, *rest = row
     return Item(at, kind if isinstance(kind, str) else kind.decode(errors="replace"), *rest)
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 Row = TypeVar("Row")

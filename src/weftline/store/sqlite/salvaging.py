@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from weftline.store.rows import Salvaged
 from weftline.store.sqlite.backup import complete, draft_of, sync
 from weftline.store.sqlite.connection import check_version, connect, migrations
 from weftline.store.sqlite.damage import report_dropped, unreadable
-from weftline.store.sqlite.directory import DATABASE, StoreDirectory
+from weftline.store.sqlite.directory import DATABASE, WAL, StoreDirectory
 from weftline.store.sqlite.pieces import understand
 
 _KEYS = (sealing.KEY_FILE, sealing.HASH_KEY_FILE)
@@ -52,7 +53,8 @@ def salvage(source: Path, to: Path) -> Salvaged:
     directory.own()
     try:
         with draft_of(to, of_store=True) as draft:
-            found = _copy_and_check(source / DATABASE, draft / DATABASE)
+            with _at_full_length(source / DATABASE, draft) as database:
+                found = _copy_and_check(database, draft / DATABASE, store=source)
             for name in _KEYS:
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
@@ -68,11 +70,34 @@ def salvage(source: Path, to: Path) -> Salvaged:
         directory.release()
 
 
-def _copy_and_check(source: Path, to: Path) -> Salvaged:
+@contextmanager
+def _at_full_length(database: Path, draft: Path) -> Generator[Path]:
+    """The database, or a copy with empty pages at its end if it was cut off: SQLite does not open a short one."""
+    with database.open("rb") as file:
+        header = file.read(32)
+    page_size = int.from_bytes(header[16:18]) or 1
+    whole = (65536 if page_size == 1 else page_size) * int.from_bytes(header[28:32])
+    if database.stat().st_size >= whole:
+        yield database
+        return
+    copy = draft / f"cut-{DATABASE}"
+    wal = database.with_name(WAL)
+    try:
+        shutil.copyfile(database, copy)
+        os.truncate(copy, whole)
+        if wal.exists():
+            shutil.copyfile(wal, copy.with_name(f"{copy.name}-wal"))
+        yield copy
+    finally:
+        for one in draft.glob(f"{copy.name}*"):
+            one.unlink()
+
+
+def _copy_and_check(source: Path, to: Path, *, store: Path) -> Salvaged:
     with closing(connect(source, read_only=True)) as db, closing(apsw.Connection(str(to))) as copy:
         os.chmod(to, 0o600)
-        version = check_version(db, path=source.parent)
-        report_dropped(db, source.parent, forget=False)
+        version = check_version(db, path=store)
+        report_dropped(db, store, forget=False)
         db.execute("PRAGMA cell_size_check = 1")
         schema: list[Any] = db.execute(
             "SELECT type = 'table', name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"

@@ -134,7 +134,7 @@ class _Rows:
 
     def _split_item(self, run: int, seq: int, item: Item) -> bool:
         """Splits off the item's long strings, which are stored once; returns whether it has any."""
-        parts = split(item.body)
+        parts = item.parts or split(item.body)
         if parts is None:
             return False
         self._split.append((run, seq, item.at, item.kind, item.head, parts.body, parts.size))

@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The one thread that writes, and the files it writes to: still the ones that were opened, and still whole."""
 
 from __future__ import annotations
@@ -140,10 +142,6 @@ def settles_after_ns(changed: int) -> int:
     File systems round their times to two seconds at the most, and to some milliseconds if they have fractions at all.
     """
     return _SECOND_NS // 5 if changed % _SECOND_NS else 3 * _SECOND_NS
-
-
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 
 logger = logging.getLogger(__name__)

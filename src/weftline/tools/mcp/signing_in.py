@@ -5,7 +5,8 @@ The steps are the official client's. The result is a `Login`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -80,7 +81,7 @@ async def log_in(
     async def came_back() -> AuthorizationCodeResult:
         return _result(await person.answer())
 
-    provider = OAuthClientProvider(
+    provider = _Provider(
         url,
         _Metadata(
             client_name="Weftline",
@@ -105,6 +106,11 @@ async def log_in(
             await _connect(url, provider, mode, then)
         except Exception as again:
             raise LoginFailed(_describe(again)) from None
+    if memory.tokens is None:
+        # Some servers ask only when a tool is called.
+        provider.insists = True
+        with suppress(Exception):
+            await _connect(url, provider, mode, then)
     return _login(url, provider)
 
 
@@ -122,6 +128,25 @@ async def _connect(
             await client.list_tools()
         else:
             await then(client)
+
+
+class _Provider(OAuthClientProvider):
+    """The official client's steps, also for a server that has not asked for a login, if `insists` is set."""
+
+    insists = False
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        flow = super().async_auth_flow(request)
+        following = await anext(flow)
+        while True:
+            response = yield following
+            if self.insists and response.is_success:
+                self.insists = False
+                response = httpx2.Response(401, request=request)
+            try:
+                following = await flow.asend(response)
+            except StopAsyncIteration:
+                return
 
 
 class _Metadata(OAuthClientMetadata):

@@ -1,11 +1,4 @@
-"""Details of a run that `weftline.events` leaves out: phases, usage, and who was asked what.
-
-    async for event in run.events(profile="all"):
-        match event:
-            case PhaseChanged(phase=phase):
-                print(phase)
-            case _:
-                pass
+"""Details of a run: what its events leave out. Programs import them from `weftline.details`.
 
 Like an event, each detail is made from one entry of the log, and several may be made from the same entry: `key` is
 unique in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask for them
@@ -18,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import field
 
-from weftline.events import Event
+from weftline.events.classes import Event
 from weftline.messages import Usage
 
 Phase: TypeAlias = Literal[

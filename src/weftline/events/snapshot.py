@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from weftline.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
-from weftline.details import PhaseChanged as _PhaseChanged
-from weftline.details.projection import DetailProjection, RunFacts
 from weftline.engine_options import AttributeValue, EngineOptions, RetryPolicy
+from weftline.events.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
+from weftline.events.details import PhaseChanged as _PhaseChanged
+from weftline.events.project_details import DetailProjection, RunFacts
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AwaitClosed,
@@ -214,3 +215,25 @@ class SnapshotFold:
     def children(self) -> list[str]:
         """The ids of its child runs."""
         return list(self._children)
+
+
+KINDS_OF_USAGE = (
+    "attempt.started",
+    "attempt.failed",
+    "turn.completed",
+    "compaction.started",
+    "compaction.failed",
+    "context.compacted",
+)
+"""The entries that `usage_by_model` needs; their bodies are not needed."""
+
+
+def usage_by_model(heads: Iterable[Fact]) -> dict[str, Usage]:
+    """The usage of the run's own calls, by model id, from the heads of these entries in order."""
+    projection = DetailProjection(RunFacts(""))
+    used: dict[str, Usage] = {}
+    for head in heads:
+        for detail in projection.of_fact(head, b"", seq=0, at=0):
+            if isinstance(detail, UsageRecorded):
+                used[detail.model] = used.get(detail.model, Usage()) + detail.usage
+    return used

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, decode
 from msgspec.structs import replace
 
-from weftline import details
-from weftline.details import AnyDetail, waiting
+from weftline.events import details, waiting
+from weftline.events.classes import AnyEvent
+from weftline.events.details import AnyDetail
+from weftline.events.project import object_of
+from weftline.events.wire import type_of
 from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.calls import external_id
@@ -103,6 +106,15 @@ class DetailProjection:
         self.learn_whole(head, body)
         return [self._placed(detail, seq=seq, at=at) for detail in self._details_of(head, body)]
 
+    def around(
+        self, event: AnyEvent | None, head: Fact, body: bytes, *, seq: int, at: int
+    ) -> list[AnyEvent | AnyDetail]:
+        """The event of an entry among its details, in order."""
+        found = self.of_fact(head, body, seq=seq, at=at)
+        earlier = [detail for detail in found if not _comes_after(detail, head)]
+        later = [detail for detail in found if _comes_after(detail, head)]
+        return [*earlier, *([] if event is None else [event]), *later]
+
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The details of an entry without a head."""
         detail = _observed(kind, body)
@@ -164,7 +176,7 @@ class DetailProjection:
         items: list[dict[str, Any]] = []
         for index in offered:
             id, name = self._calls.get((turn, index), ("", ""))
-            items.append({"name": name, "call_id": id, "args": _object(self._args.get((turn, index), UNSET))})
+            items.append({"name": name, "call_id": id, "args": object_of(self._args.get((turn, index), b"{}"))})
         return details.AwaitExternalTools(id=external_id(turn), items=tuple(items))
 
     def _of_one(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
@@ -218,7 +230,7 @@ class DetailProjection:
         return replace(used, estimated=head.estimated, cost_usd=_usd(head.cost_nusd))
 
 
-def comes_after(detail: AnyDetail, head: Fact) -> bool:
+def _comes_after(detail: AnyDetail, head: Fact) -> bool:
     """Whether the detail follows the event of the same entry, which clients know already; most precede it.
 
     A run begins before it has a phase, and the reason for a pause or resume comes before it.
@@ -229,11 +241,6 @@ def comes_after(detail: AnyDetail, head: Fact) -> bool:
 def key_of(seq: int, kind: str) -> str:
     """The key of a detail of this type from this entry: unique in the run."""
     return f"{seq}.{kind}"
-
-
-def type_of(detail: type[AnyDetail]) -> str:
-    """The name of a type, such as `run_phase_changed`."""
-    return str(detail.__struct_config__.tag)
 
 
 def _usage(used: Usage, model: str, which: Literal["default", "fallback", "summary"]) -> details.UsageRecorded:
@@ -266,7 +273,7 @@ def _question(head: AwaitOpened, body: bytes) -> AnyDetail:
             name=asked.name,
             call_id=asked.call,
         )
-    args = _object(asked.args)
+    args = object_of(asked.args)
     if head.kind == "question":
         return details.AwaitQuestions(
             id=head.id,
@@ -330,11 +337,3 @@ def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:
     else:
         stream, delta = "", data if isinstance(data, str) else bytes(note.data).decode()
     return details.ToolOutputDelta(name=note.name, call_id=note.call, stream=stream, delta=delta)
-
-
-def _object(args: Raw | UnsetType) -> dict[str, Any]:
-    try:
-        value: Any = decode(args) if args is not UNSET else {}
-    except (DecodeError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

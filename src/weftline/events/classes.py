@@ -1,25 +1,21 @@
-"""The events of a run, for the library, the client and replays.
+"""What can happen in a run: one class for each event, whoever reads it and however it is encoded.
 
-    async with agent.stream("Plan a week.") as run:
-        async for event in run:
-            match event:
-                case TextDelta(text=text):
-                    print(text, end="")
-                case _:
-                    pass
-
-Each event is one entry of the run's log, and `seq` is its position there: a cursor to continue from.
+Import them from `weftline.events`. Adding an event means a class here, a function in `project.py` and a row in
+`wire.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.failure import CallFailure, Clarification
+from weftline.failure import CallFailure, Clarification, ProviderFailure
 from weftline.messages import Usage
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry, preview_of
+
+RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
+"""The codes of failures after which the same run may succeed."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -68,12 +64,29 @@ class RequestedCall(Struct, frozen=True, kw_only=True):
 
 
 class TurnFinished(Event, frozen=True):
-    """The model has answered. `text` is the turn's deltas in one piece."""
+    """The model has answered. `text` is the turn's deltas in one piece.
+
+    `provider_metadata` is what its provider reported about the answer, such as an id to quote to its support.
+    """
 
     turn: int
     text: str = ""
     finish_reason: str | None = None
     calls: tuple[RequestedCall, ...] = ()
+    provider_metadata: dict[str, str] = {}
+
+
+class Peer(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Whom a client has to ask to execute a call: a tool of an MCP server, or an A2A agent by its card."""
+
+    mcp_server: str | None = None
+    """The client's own name for the server."""
+    mcp_tool_name: str | None = None
+    mcp_server_info: Any = None
+    """What the server says about itself."""
+    annotations: Any = None
+    """Those of the tool."""
+    agent_card: Any = None
 
 
 class CallOpened(Event, frozen=True):
@@ -81,7 +94,7 @@ class CallOpened(Event, frozen=True):
     again if a client that had claimed it released it or is gone: `attempt` counts that.
 
     `parent_call` is the call whose code made it, if it was not the model. `display_hint` is what people read while it
-    is in progress.
+    is in progress. `peer` is whom the client has to ask in turn, if anybody.
     """
 
     call_id: str
@@ -92,6 +105,7 @@ class CallOpened(Event, frozen=True):
     parent_call: str | None = None
     attempt: int = 1
     display_hint: str = ""
+    peer: Peer | None = None
 
 
 class CallClaimed(Event, frozen=True):
@@ -112,11 +126,19 @@ class CallFellBack(Event, frozen=True):
     turn: int = 0
 
 
+class Attachment(Struct, frozen=True, rename="camel"):
+    """A part of a result that is not text. Its content is in the conversation only."""
+
+    type: Literal["image", "audio", "file"]
+    media_type: str
+
+
 class CallFinished(Event, frozen=True):
     """A call has its result. `how` says where it comes from: its tool (`returned`, `failed`), or what came in between.
 
     `failure` says why a call is not `ok`, `telemetry` what it cost, `bounds` how much of the whole its result holds,
-    and `server_data` has additional data for those who follow the run.
+    and `server_data` has additional data for those who follow the run. If the result came from a client (`by_client`),
+    which knows them, `args` and `attachments` are empty; `args` also if they are long.
     """
 
     call_id: str
@@ -131,6 +153,9 @@ class CallFinished(Event, frozen=True):
     server_data: tuple[ServerData, ...] = ()
     child: ChildLink | None = None
     """The run that executed it, if there was one, and how many calls that run has made."""
+    by_client: bool = False
+    args: dict[str, Any] = {}
+    attachments: tuple[Attachment, ...] = ()
 
     @property
     def preview(self) -> str:
@@ -173,20 +198,27 @@ class CallProgress(Event, frozen=True):
 
 
 class ProviderCalled(Event, frozen=True):
-    """A tool that the model's provider itself ran, such as its web search."""
+    """A tool that the model's provider itself ran, such as its web search.
+
+    `call_id` is the provider's own; `args` are what it reports about the input, in whatever form.
+    """
 
     name: str
     status: str = "completed"
     result: str = ""
     turn: int = 0
+    call_id: str = ""
+    provider: str = ""
+    args: Any = None
 
 
 class Note(Event, frozen=True):
-    """What a tool reported while it ran: its own `kind`, and data."""
+    """What a tool reported while it ran: its own `kind`, and data. `name` is the tool's."""
 
     call_id: str
     kind: str
     data: Any = None
+    name: str = ""
 
 
 class AwaitOpened(Event, frozen=True):
@@ -206,12 +238,24 @@ class AwaitOpened(Event, frozen=True):
     clarification: Clarification | None = None
     approvers: tuple[str, ...] = ()
     """Who may decide; empty means anybody."""
+    multiple: bool = False
+    """Whether an answer may be several of the options."""
+    turn: int = 0
+    digest: str = ""
+    """The digest of the arguments as they are shown; for a deploy, of what the run would depend on."""
+    timeout_ms: int | None = None
+    """How long an answer may take."""
+    called_at: int | None = None
+    """For a call in doubt: when it began, in microseconds since the epoch, UTC."""
+    idempotency_key: str = ""
+    """For a call in doubt: the key that it was made with."""
 
 
 class AwaitClosed(Event, frozen=True):
     """The question has an answer (`approved`, `denied`, `answered`), or no longer needs one (`expired`, `withdrawn`).
 
-    `by` is who gave it; `args` are those of an approval that changed them; `labels` came with the answer.
+    `by` is who gave it; `args` are those of an approval that changed them; `labels` came with the answer. `digest` is
+    that of the arguments that an approval covers, and `remember` which later calls it covers too.
     """
 
     id: str
@@ -220,6 +264,8 @@ class AwaitClosed(Event, frozen=True):
     reason: str = ""
     args: dict[str, Any] | None = None
     labels: dict[str, str] = {}
+    digest: str = ""
+    remember: dict[str, Any] | None = None
 
 
 class MessagesTaken(Event, frozen=True):
@@ -254,7 +300,7 @@ class BudgetExceeded(Event, frozen=True):
 class PolicyDecided(Event, frozen=True):
     """The agent's policy engine was asked about the calls of a turn, before any of them began.
 
-    None restricts nothing. If it `failed`, no call of the turn is made.
+    None restricts nothing. If it `failed`, no call of the turn is made. `metadata` is what else it wants recorded.
     """
 
     turn: int
@@ -264,12 +310,18 @@ class PolicyDecided(Event, frozen=True):
     disable_tools: bool = False
     failed: bool = False
     labels: dict[str, str] = {}
+    metadata: Any = None
 
 
 class FinalForced(Event, frozen=True):
-    """The next turn is the last one, without tools, because of the limit in `reason`."""
+    """The next turn is the last one, without tools, because of the limit in `reason`.
+
+    For a budget, `level` is where it was set, and `unit` what it counts.
+    """
 
     reason: str
+    level: str | None = None
+    unit: str | None = None
 
 
 class ContextCompacted(Event, frozen=True):
@@ -310,10 +362,20 @@ class RunResumed(Event, frozen=True):
     message_count: int = 0
 
 
+class ModelUsed(Struct, frozen=True, rename="camel"):
+    """The model that answered. `reasoning_effort` is None if no effort was sent."""
+
+    id: str = ""
+    provider: str = ""
+    vendor_model_id: str = ""
+    reasoning_effort: str | None = None
+
+
 class RunEnded(Event, frozen=True):
     """The last event of every run. `cost_usd` is None if the price of some model call is not known.
 
-    `text` is the answer, or its beginning if the run failed. `by` is who cancelled it.
+    `text` is the answer, or its beginning if the run failed. `by` is who cancelled it. `attempts` counts model calls,
+    where `turns` counts each turn once. `finish_reason` is why the model stopped, if `text` is its last answer.
     """
 
     status: Literal["succeeded", "failed", "cancelled"]
@@ -328,6 +390,16 @@ class RunEnded(Event, frozen=True):
     by: str = ""
     labels: dict[str, str] = {}
     """The labels that the run started with."""
+    attempts: int = 0
+    model: ModelUsed = ModelUsed()
+    """Empty if no model was called."""
+    finish_reason: str | None = None
+    partial_text: str | None = None
+    """What the model had written when the run failed; None if it was not writing."""
+    provider_error: ProviderFailure | None = None
+    """Set if the run failed because a model call did."""
+    usage_estimated: bool = False
+    """Whether some model call did not report its usage, so that `usage` and `cost_usd` contain an estimate."""
 
 
 class UnknownEvent(Event, frozen=True):
@@ -367,10 +439,3 @@ AnyEvent: TypeAlias = (
     | RunEnded
     | UnknownEvent
 )
-
-if not TYPE_CHECKING:  # a type checker would assume that every name exists
-
-    def __getattr__(name):
-        from weftline.text.suggestions import missing_name
-
-        raise missing_name(__name__, name, known=[one for one in globals() if one[0].isupper()])

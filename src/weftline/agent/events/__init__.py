@@ -1,1 +1,0 @@
-"""The log of a run as events for Python."""
