@@ -68,7 +68,13 @@ CLIENT_TOOL: dict[str, Any] = {
 }
 
 
-def body(model: str, *, tools: tuple[dict[str, Any], ...] = (), history: int = 0) -> str:
+def body(
+    model: str,
+    *,
+    tools: tuple[dict[str, Any], ...] = (),
+    history: int = 0,
+    prompt: str = "How much is two and three?",
+) -> str:
     """The request that creates a run; with `history`, that many messages come before the last one."""
     spec: dict[str, Any] = {"modelId": model, "tools": list(tools), "loopDetection": False}
     if history:
@@ -78,7 +84,7 @@ def body(model: str, *, tools: tuple[dict[str, Any], ...] = (), history: int = 0
         ]
         spec["messages"].append({"role": "user", "content": "Go on."})
     else:
-        spec["prompt"] = "How much is two and three?"
+        spec["prompt"] = prompt
     return json.dumps(spec, separators=(",", ":"))
 
 

@@ -11,8 +11,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple, ParamSpec, cast
 
 from weftline import prompts
-from weftline.failure import Hint
-from weftline.outcome import Bounds
+from weftline.failure import Bounds, Hint
 from weftline.prompts import (
     behavior,
     builtin,

@@ -21,14 +21,13 @@ MAX_LINES = 600
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.work", "weftline.prompts", "weftline.text"}
-    | {"weftline.framing", "weftline.log_context", "weftline.trace_context"}
-    | {"weftline.a2a_responses", "weftline.mcp_responses"}
-    | {"weftline.failure", "weftline.outcome", "weftline.labels", "weftline.reminders"}
-    | {"weftline.engine_options", "weftline.run_ids"}
+    | {"weftline.framing", "weftline.trace_context"}
+    | {"weftline.peer_responses"}
+    | {"weftline.failure", "weftline.labels", "weftline.reminders"}
+    | {"weftline.engine_options", "weftline.labels"}
 )
 PURE = frozenset(
-    {"weftline.kernel", "weftline.messages", "weftline.prompts"}
-    | {"weftline.failure", "weftline.outcome", "weftline.reminders"}
+    {"weftline.kernel", "weftline.messages", "weftline.prompts"} | {"weftline.failure", "weftline.reminders"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -40,7 +39,7 @@ ARGUMENTS = frozenset(
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 UNDER_SPECS = frozenset(f"weftline.wire.{name}" for name in ("limits", "json_text", "validation")) | frozenset(
-    {"weftline.wire.attachments", "weftline.wire.unknown_fields", "weftline.wire.unused_schemas"}
+    {"weftline.wire.attachments", "weftline.wire.unknown_fields"}
 )
 """What requests of all kinds have in common: limits, and how they are read."""
 TOP = SHELL | {
@@ -64,21 +63,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.errors": frozenset(),
     "weftline.failure": frozenset(),
     "weftline.framing": frozenset(),
-    "weftline.log_context": frozenset(),
-    "weftline.outcome": frozenset(),
-    "weftline.mcp_responses": frozenset(),
     "weftline.reminders": frozenset(),
     "weftline.text": frozenset(),
     "weftline.trace_context": frozenset(),
     "weftline.work": frozenset({"weftline.prompts"}),
-    "weftline.a2a_responses": frozenset({"weftline.text"}),
+    "weftline.peer_responses": frozenset({"weftline.text"}),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE - {"weftline.work"},
     "weftline.plan": MIDDLE,
-    "weftline.prompts": frozenset({"weftline.text", "weftline.failure", "weftline.outcome"}),
+    "weftline.prompts": frozenset({"weftline.text", "weftline.failure"}),
     "weftline.labels": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.engine_options": frozenset({"weftline.text", "weftline.errors"}),
-    "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.details": frozenset({"weftline.events"}),
     "weftline.spec": MIDDLE | {"weftline.plan"} | UNDER_SPECS,
     "weftline.wire": MIDDLE | {"weftline.events", "weftline.plan", "weftline.spec"},
@@ -113,10 +108,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.agent": TOP
     | {"weftline.api", "weftline.events"}
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
-    "weftline.hooks": frozenset({"weftline.agent"}),
-    "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
-    "weftline.policies": frozenset({"weftline.agent", "weftline.spec"}),
-    "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
+    "weftline.hooks": frozenset({"weftline.agent", "weftline.text"}),
+    "weftline.runs": frozenset({"weftline.agent", "weftline.runtime", "weftline.text"}),
+    "weftline.policies": frozenset({"weftline.agent", "weftline.spec", "weftline.text"}),
+    "weftline.behaviors": frozenset(
+        {"weftline.agent", "weftline.engine_options", "weftline.reminders", "weftline.text"}
+    ),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.events"}

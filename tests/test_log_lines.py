@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from weftline.log_context import RequestInfo, current_request, current_run, fields
 from weftline.server.logs import LogStyle, configure_logs
 from weftline.server.request_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
+from weftline.trace_context import RequestInfo, current_request, current_run, fields
 
 Configure = Callable[[LogStyle], io.StringIO]
 

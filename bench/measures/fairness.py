@@ -1,10 +1,14 @@
-"""One workspace with thousands of runs and streams that nobody reads: what that does to another one's runs.
+"""One workspace with thousands of runs and streams that nobody reads, or that posts large or endless runs without end:
+what that does to another one's runs.
 
 The other workspace's latency is taken before the flood and during it, on the same server, and the ratio is what counts.
 """
 
 from __future__ import annotations
 
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import msgspec
@@ -18,6 +22,8 @@ from bench.rows import Row
 RUNS, STREAMS = 2000, 1500
 MOST = 2.0
 _FLOOD = "flood"
+_FLOOD_S = 6.0
+_MEGABYTE = 1_000_000
 
 
 def fairness(machine: Machine) -> list[Row]:
@@ -33,7 +39,67 @@ def fairness(machine: Machine) -> list[Row]:
         p99 = median([one.took_p99_ms for one in during]) / median([one.took_p99_ms for one in before])
         note = f"{RUNS:,} runs {what}, {STREAMS:,} streams unread; {usual:.1f} ms before; p99 x {p99:.1f}"
         rows.append(Row(f"another's run, {script}", "x", "less", times, reach=MOST, note=note))
+    return [*rows, *_under_posts(machine)]
+
+
+def _under_posts(machine: Machine) -> list[Row]:
+    """What another's run costs while clients of the flood create one run after another."""
+    floods = (
+        ("small runs", 8, workloads.body("scripted:empty")),
+        ("tool lists of 1 MB", 4, workloads.body("scripted:empty", tools=_many_tools())),
+        ("prompts of 1 MB", 8, workloads.body("scripted:empty", prompt="x" * _MEGABYTE)),
+        ("loops of tool calls", 4, workloads.body("scripted:loop", tools=(workloads.SERVER_TOOL,))),
+    )
+    rows: list[Row] = []
+    for what, clients, body in floods:
+        rounds = [_while_posting(machine, body, clients=clients) for _ in range(machine.rounds(5))]
+        times = tuple(during.took_p50_ms / before.took_p50_ms for before, during, _ in rounds)
+        usual = median([before.took_p50_ms for before, _, _ in rounds])
+        rate = median([flood.rate for _, _, flood in rounds])
+        note = f"{clients} clients post {rate:.0f} runs/s; {usual:.1f} ms before"
+        rows.append(Row(f"another's run, {what}", "x", "less", times, reach=MOST, note=note))
     return rows
+
+
+def _while_posting(machine: Machine, body: str, *, clients: int) -> tuple[Round, Round, Round]:
+    """Another's runs before the flood and during it, and the flood itself."""
+    with machine.fresh_server() as server, ThreadPoolExecutor(1) as pool:
+        key = server.process.create_key(_FLOOD)
+        other = Job(
+            port=server.port,
+            key=server.key,
+            body=workloads.body("scripted:empty"),
+            clients=1,
+            seconds=_FLOOD_S / 2,
+            limit=100,
+            rounds=1,
+            pause_s=0.02,
+            warm_up=20,
+        )
+        flood = Job(
+            port=server.port,
+            key=key,
+            slug=_FLOOD,
+            mode="post",
+            body=body,
+            clients=clients,
+            rounds=1,
+            seconds=_FLOOD_S,
+        )
+        [before] = load(other)
+        posting = pool.submit(load, flood)
+        time.sleep(_FLOOD_S / 4)
+        [during] = load(msgspec.structs.replace(other, warm_up=0))
+        return before, during, posting.result()[0]
+
+
+def _many_tools() -> tuple[dict[str, object], ...]:
+    """About a megabyte of tools of the client."""
+    parameters = {f"p{number}": {"type": "string", "description": "x" * 60} for number in range(18)}
+    schema = {"type": "object", "properties": parameters}
+    one = {"kind": "local", "name": "t000", "description": "d" * 100, "parameters": schema}
+    count = _MEGABYTE // (len(json.dumps(one, separators=(",", ":"))) + 1)
+    return tuple([{**one, "name": f"t{number:03}"} for number in range(count)])
 
 
 def _before_and_during(machine: Machine, script: str) -> tuple[list[Round], list[Round]]:

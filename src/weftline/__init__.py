@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from weftline.tools.peers import a2a
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    from weftline.text.public_pages import lazy_names
+
     _HOMES = {
         "Agent": "weftline.agent.agent",
         "Budget": "weftline.agent.budget",
@@ -93,45 +95,4 @@ else:
         "tool": "weftline.tools.decorator",
     }
 
-    _ELSEWHERE = {
-        "weftline.hooks": (
-            "AfterModel ArgumentsCoerced ArgumentsRejected AwaitGate BeforeModel CallPoint ChildMcpToolGate "
-            "ChildStreamEnd ChildStreamText ChildStreamThinking ChildToolAfter ChildToolBefore "
-            "ChildToolError ChildToolGate ChildTurnAfter ContextBuilt Hook McpBootstrapEnd McpBootstrapStart "
-            "McpConnect McpError McpToolAfter McpToolBefore McpToolGate McpToolTransform MessageInjected "
-            "MessagesTaken OAuthRefreshed OutputBudgetExceeded OutputReady Point ResultsStored RowsLoaded "
-            "RunEnded RunStarted SkillsActivate SkillsCatalog SkillsDeactivate SkillsResolve SpawnBefore "
-            "SpawnComplete SpawnError StreamEnded SystemRendered TextStreamed ThinkingStreamed ToolAfter "
-            "ToolAfterFailure ToolAfterSuccess ToolBefore ToolBudgetExceeded ToolError ToolGate "
-            "ToolResultStored ToolTransform ToolUnknown TurnEnded UsageCounted ask_in_terminal keep_recent"
-        ),
-        "weftline.policies": "BasicPolicy Caps Policy PolicyDecision PolicyTurn TagClause",
-        "weftline.behaviors": (
-            "Behavior Compaction Preset Prompt Reminder RetryPolicy ThinkingDecay ToolBudget ToolSearch "
-            "compose_presets presets"
-        ),
-        "weftline.runs": (
-            "AgentFailed Await CallRecord ContextExceeded InvalidOutput ListedRun ListedThread OutputTruncated "
-            "Provided ProviderFailed RunInfo SavedMessage trace"
-        ),
-        "weftline.tools": (
-            "Bounded Happened Hint Injected Paging ServerData Skill Telemetry ToolInDoubt ToolOutput "
-            "ToolQuestion ToolsetCall Unknown WillNotHappen present_plan todo tool_search toolset"
-        ),
-        "weftline.errors": "Conflict",
-    }
-
-    def __getattr__(name):
-        if name not in _HOMES:
-            from weftline.text.suggestions import missing_name
-
-            raise missing_name(
-                __name__, name, moved=next((m for m, names in _ELSEWHERE.items() if name in names.split()), "")
-            )
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return value
-
-    def __dir__():
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

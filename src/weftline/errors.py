@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from opcode import opmap
 from types import TracebackType
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -227,7 +226,6 @@ def renamed(error: InvalidRequest, rename: Callable[[str], str]) -> InvalidReque
 FULL_TRACEBACKS: Final = "WEFTLINE_FULL_TRACEBACKS"
 """The environment variable that keeps our own frames in tracebacks."""
 _PLUMBING: Final = ("weftline", "asyncio", "concurrent", "contextlib")
-_RAISE: Final = opmap["RAISE_VARARGS"]
 
 
 class _ShortTraceback:
@@ -277,7 +275,10 @@ def _is_raised_by_us(error: BaseException, frames: Sequence[TracebackType]) -> b
     if not frames or not frames[-1].tb_frame.f_globals.get("__name__", "").startswith("weftline."):
         return False
     # A `raise` of ours, not a statement that failed.
-    return isinstance(error, Exception) and frames[-1].tb_frame.f_code.co_code[frames[-1].tb_lasti] == _RAISE
+    from linecache import getline  # only an error of a user needs it
+
+    line = getline(frames[-1].tb_frame.f_code.co_filename, frames[-1].tb_lineno)
+    return isinstance(error, Exception) and line.lstrip().startswith("raise ")
 
 
 def _frames(tb: TracebackType | None) -> list[TracebackType]:

@@ -1,5 +1,7 @@
 """The points of a run at which your own code is called. See docs/hooks.md."""
 
+from typing import TYPE_CHECKING
+
 from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import (
     AfterModel,
@@ -129,3 +131,8 @@ __all__ = [
     "ask_in_terminal",
     "keep_recent",
 ]
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+    from weftline.text.public_pages import helping
+
+    __getattr__ = helping(__name__)

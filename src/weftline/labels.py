@@ -1,16 +1,30 @@
-"""Data that a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
-
-Both are for people and for code. No model reads either.
-"""
+"""Labels and ids that callers choose for runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.text.characters import without_nul
+
+MAX_CHARS = 128
+PATTERN = r"^[A-Za-z0-9_-]+$"
+WANTED = f"must have 1 to {MAX_CHARS} letters, digits, '_' and '-'"
+_GIVEN = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CHARS}}}")
+
+
+def is_possible(run_id: str) -> bool:
+    return _GIVEN.fullmatch(run_id) is not None
+
+
+def require_possible(run_id: str, *, field: str = "run_id") -> None:
+    """Raises `InvalidRequest` for an id that no run can have."""
+    if not is_possible(run_id):
+        raise invalid([Issue(field, WANTED)])
+
 
 MAX_METADATA_BYTES = 64 * 1024
 

@@ -100,7 +100,9 @@ class ServerRef(_Ref, frozen=True, tag="server"):
 
 
 ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | StoredRef | ServerRef
-_CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2ALocalRef, McpLocalRef))
+DEFINED_BY_PLAN = (LocalRef, A2ALocalRef, McpLocalRef)
+"""References with all that a model is told about the tools. Clients execute these."""
+_CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in DEFINED_BY_PLAN)
 
 
 class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,7 @@
 """Limits on what an agent may call, and code that decides about each turn. See docs/policies.md."""
 
+from typing import TYPE_CHECKING
+
 from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
 from weftline.spec.groups import TagClause
 
@@ -11,3 +13,8 @@ __all__ = [
     "PolicyTurn",
     "TagClause",
 ]
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+    from weftline.text.public_pages import helping
+
+    __getattr__ = helping(__name__)

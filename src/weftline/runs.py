@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from weftline.runtime.tool_calls.provided import Provided
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    from weftline.text.public_pages import lazy_names
+
     _HOMES = {
         "AgentFailed": "weftline.agent.results",
         "Await": "weftline.agent.running.asking",
@@ -54,13 +56,4 @@ else:
         "trace": "weftline.agent.tracing",
     }
 
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return value
-
-    def __dir__():
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,8 +1,4 @@
-"""The trace that a run belongs to, as in W3C Trace Context. Nothing here needs OpenTelemetry.
-
-The ids of a run's spans are derived from its log. So a call knows its span's id before the span is emitted, in every
-process that continues the run, and all emitters use the same ids.
-"""
+"""What a log line and a trace say about where they come from."""
 
 from __future__ import annotations
 
@@ -13,9 +9,40 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
+
+
+class RunInfo(Protocol):
+    """A run while it is being driven."""
+
+    run_id: str
+    """Its public id."""
+    workspace_slug: str
+    """Empty until the run is open."""
+
+
+class RequestInfo(Struct, eq=False):
+    """A request while it is being handled."""
+
+    id: str
+    """The id that the response carries as `X-Request-Id`."""
+    workspace: str = ""
+    """The slug of the credential's workspace, once the credential was validated."""
+
+
+current_run: ContextVar[RunInfo | None] = ContextVar("current_run", default=None)
+current_request: ContextVar[RequestInfo | None] = ContextVar("current_request", default=None)
+
+
+def fields(**values: str | int | float | None) -> dict[str, Any]:
+    """Returns the `extra` of a log call: the line's values, for programs. A JSON log has them as separate fields.
+
+    A name may end in `_` to avoid a Python keyword; None is left out.
+    """
+    return {"fields": {name.rstrip("_"): value for name, value in values.items() if value is not None}}
+
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _MAX_CHARS = 512

@@ -10,8 +10,8 @@ import pytest
 from weftline import ToolContext, ToolFailed, tool
 from weftline.agent.run import Run
 from weftline.events import CallFinished
+from weftline.failure import Bounds
 from weftline.hooks import ToolAfter
-from weftline.outcome import Bounds
 from weftline.testing import calls
 from weftline.tools import Bounded, Paging, ServerData, ToolOutput
 

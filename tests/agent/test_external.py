@@ -18,8 +18,8 @@ from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import CallFinished
+from weftline.failure import Bounds
 from weftline.hooks import Hook, Point
-from weftline.outcome import Bounds
 from weftline.runs import Provided, RunInfo
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import Bounded, Paging, ServerData, toolset

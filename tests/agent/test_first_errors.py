@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from weftline.agent.options import RunOptions
 from weftline.errors import FULL_TRACEBACKS, InvalidRequest
 from weftline.runs import AgentFailed
 from weftline.testing import ScriptedModel
-from weftline.text import suggestions
+from weftline.text import public_pages, suggestions
 
 HERE = Path(__file__).name
 
@@ -125,6 +126,21 @@ def result_of() -> Any:
         (lambda: getattr(events, "CallStarted"), "here it is `CallOpened`"),  # noqa: B009
         (lambda: exec("from weftline.events import CallOpend"), "Did you mean 'CallOpened'"),
         (lambda: exec("from weftline import function_tool"), "here it is `tool`"),
+        (lambda: exec("from weftline import TextDelta"), "`from weftline.events import TextDelta`"),
+        (lambda: exec("from weftline import CallStarted"), "here it is `CallOpened`"),
+        (lambda: exec("from weftline import User"), "`from weftline.messages import User`"),
+        (lambda: exec("from weftline import Image, Usage"), "`from weftline.messages import Image`"),
+        (lambda: exec("from weftline import OpenAIChat"), "`from weftline.providers.openai.chat import OpenAIChat`"),
+        (lambda: exec("from weftline.providers import Catalog"), "`from weftline.providers.catalog import Catalog`"),
+        (lambda: exec("from weftline import Sandbox"), "`from weftline.sandbox import Sandbox`"),
+        (lambda: exec("from weftline import verify_webhook"), "`from weftline.client import verify_webhook`"),
+        (lambda: exec("from weftline import Enginee"), "Did you mean 'Engine'?"),
+        (lambda: exec("from weftline.hooks import BeforModel"), "Did you mean 'BeforeModel'?"),
+        (lambda: exec("from weftline.tools import Agent"), "`from weftline import Agent`"),
+        (lambda: exec("from weftline.runs import ProviderFailled"), "Did you mean 'ProviderFailed'?"),
+        (lambda: exec("from weftline.policies import Polices"), "Did you mean 'Policy'"),
+        (lambda: exec("from weftline.client import AsyncClients"), "Did you mean 'AsyncClient'"),
+        (lambda: exec("from weftline.policies import TextDeltas"), "Did you mean 'TextDelta', in weftline.events?"),
     ],
 )
 def test_a_name_of_another_library_is_answered_with_ours(write: Any, ours: str) -> None:
@@ -156,6 +172,15 @@ def test_only_names_that_we_do_not_have_are_explained(of: str) -> None:
     for answer in suggestions.ELSEWHERE[of].values():
         plain = [name for name in re.findall(r"`(\w+)`", answer) if of in ("Agent", "run", "tool", "weftline.events")]
         assert set(plain) <= ours(of) | set(RunOptions.__annotations__) | ours("Agent") | {"ToolContext", "status"}
+
+
+def test_a_name_that_nobody_knows_is_an_attribute_error() -> None:
+    assert not hasattr(weftline, "zzz_nothing_near") and not hasattr(weftline, "__wrapped__")
+
+
+def test_the_models_of_the_documentation_are_where_it_says() -> None:
+    for name, home in public_pages.MODELS.items():
+        assert hasattr(import_module(home), name)
 
 
 def test_a_failed_run_ends_at_the_users_line_too() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from weftline import Agent, Engine, ToolContext, ToolFailed, code, files, tool
 from weftline.agent.run import Run
 from weftline.events import CallFinished
-from weftline.outcome import PREVIEW_CHARS
+from weftline.failure import PREVIEW_CHARS
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import Bounded, Happened, ServerData, Telemetry, ToolOutput, ToolQuestion, ToolsetCall, toolset
 

@@ -13,9 +13,9 @@ from weftline import Agent, Engine, RunContext, ToolContext, ToolFailed, tool
 from weftline.agent.records import HISTORY_BYTES
 from weftline.errors import NotFound
 from weftline.events import CallFinished, FinalForced, RunPaused, RunResumed, TextDelta
+from weftline.failure import Bounds
 from weftline.hooks import AfterModel, BeforeModel, ToolAfter, ToolGate, TurnEnded
 from weftline.messages import ToolResults, User
-from weftline.outcome import Bounds
 from weftline.policies import Policy
 from weftline.providers.base import Chunk, ModelRequest, ProviderError
 from weftline.testing import ScriptedModel, calls

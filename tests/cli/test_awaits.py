@@ -52,7 +52,9 @@ def test_a_plan_is_listed_and_approved_by_its_run(env: Env, somewhere: Env) -> N
     assert ref.startswith(f"{run}/")
     (listed,) = json.loads(weftline("awaits", "list", "--kind", "plan", "--run", run, "--json", env=somewhere).out)
     assert (listed["ref"], listed["question"], listed["name"]) == (ref, "1. Go.", "present_plan")
-    assert weftline("awaits", "--kind", "doubt", "--run", run, env=somewhere).out == ""
+    assert (
+        weftline("awaits", "--kind", "doubt", "--run", run, env=somewhere).out == "AWAIT\tKIND\tTOOL\tSINCE\tQUESTION\n"
+    )
     refused = weftline("answer", ref, "", env=somewhere)
     assert refused.code == 1 and "the answer is missing" in refused.err
     done = json.loads(weftline("approve", run, "--json", env=somewhere).out)

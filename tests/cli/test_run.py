@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from commands import Done, weftline
+from forked import python
 from weftline.store import open_store
 from weftline.testing import ServerProcess
 
@@ -200,3 +201,13 @@ def test_unrunnable_file_is_refused_in_one_sentence(
 def test_key_of_wrong_kind_is_told_as_server_tells_it(env: dict[str, str | None]) -> None:
     done = weftline("run", "hi", env={**env, "WEFTLINE_API_KEY": "nonsense"})
     assert done.code == 1 and "Invalid API key" in done.err, done
+
+
+def test_a_file_that_the_model_cannot_read_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "x.pdf").write_bytes(b"%PDF-1.4")
+    env = {**os.environ, "OLLAMA_HOST": "127.0.0.1:9"}  # what is sent is decided before it is
+    given = ("run", "Hi.", "--attach", str(tmp_path / "x.pdf"), "--model", "ollama:m")
+    with python("-m", "weftline", *given, env=env) as command:
+        command.stdin.close()
+        assert "x.pdf (application/pdf) is not sent to the model, which cannot read it" in command.stderr.readline()
+        command.kill()

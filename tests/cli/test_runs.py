@@ -135,3 +135,10 @@ def test_cancel_needs_a_server_and_a_store(tmp_path: Path) -> None:
     asyncio.run(open_store(tmp_path / "store").close())
     done = weftline("runs", "cancel", "run_1aabbccddeeff", "--db", str(tmp_path / "store"))
     assert (done.code, done.out) == (1, "") and "'run_1aabbccddeeff'" in done.err
+
+
+def test_a_missing_store_names_one_that_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(open_store(tmp_path / "data").close())
+    monkeypatch.chdir(tmp_path)
+    done = weftline("awaits", env={"WEFTLINE_DB": None, "WEFTLINE_BASE_URL": None})
+    assert done.code == 1 and "There is no store at weftline-data, but there is one at `--db ./data`." in done.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def test_a_pipe_gets_the_columns_of_the_terminal(env: dict[str, str | None]) -> 
     assert head == "RUN\tSTATUS\tNAME\tMODEL\tCREATED\tTURNS\tCOST"
     run, status, _, model, *_ = cells = first.split("\t")
     assert len(cells) == 7 and (status, model) == ("succeeded", "scripted:hello") and "\x1b" not in first
+    assert datetime.fromisoformat(cells[4]).tzinfo is not None
+    assert weftline("runs", "list", "--session", "ses_1aabbccddeeff", env=env).out == f"{head}\n"
     assert weftline("runs", "list", "--status", "succeeded", "-q", env=env).out.splitlines()[0] == run
 
 
@@ -77,8 +80,10 @@ def test_a_pipe_is_not_cut_and_holds_no_control_characters(capsys: pytest.Captur
     show_list([item], "columns")
     head, row = capsys.readouterr().out.splitlines()
     assert head == "ID\tNAME\tNOTE" and row == f"key_1\t{('long ' * 60).strip()}\ttwo lines and a tab[2J"
+    show_list([], "columns", headings=("ID", "NAME"))
     show_list([], "columns")
-    assert capsys.readouterr().out == ""
+    show_list([], "ids")
+    assert capsys.readouterr().out == "ID\tNAME\nID\n"
 
 
 @pytest.fixture

@@ -68,7 +68,11 @@ def test_a_turn_says_what_was_sent_and_answered(store: tuple[str, str]) -> None:
     db, run = store
     first = shown("runs", "show", run[:-2], "--turn", "0", "--db", db)
     assert (first["runId"], first["turn"], first["lastTurn"]) == (run, 0, 1)
-    assert first["request"]["systemPrompt"] == "Be brief." and first["request"]["toolsOfAgent"] == "sums"
+    assert first["request"]["systemPrompt"] == "Be brief." and first["request"]["toolsOfAgent"] is None
+    described = {
+        one["name"]: (one["description"], [*one["parameters"]["properties"]]) for one in first["request"]["tools"]
+    }
+    assert described == {"add": ("Adds two numbers.", ["a", "b"]), "read_notes": ("Reads the notes.", ["about"])}
     assert first["request"]["messages"] == [{"role": "user", "text": "Two and three?"}]
     message = first["answer"]["message"]
     assert (message["text"], first["answer"]["finishReason"]) == ("Let me see.", "tool_use")
@@ -81,7 +85,11 @@ def test_a_turn_says_what_was_sent_and_answered(store: tuple[str, str]) -> None:
     assert attempt["model"]["id"] == "agent-sums:script" and attempt["endedAt"] >= attempt["startedAt"]
     assert first["tokens"] == attempt["tokens"] and first["tokens"]["outputTokens"] > 0 and first["costUsd"] is None
 
+    told = weftline("runs", "show", run, "--turn", "0", "--db", db).out.splitlines()
+    assert "instructions Be brief." in told and "tools        add, read_notes" in told
+
     last = shown("runs", "show", run, "--request", "--db", db)
+    assert last["request"]["tools"] == first["request"]["tools"]
     assert last["turn"] == 1 and last["request"]["earlier"] == 1
     assert [one["role"] for one in last["request"]["messages"]] == ["user", "assistant", "tool"]
     results = last["request"]["messages"][2]["results"]
@@ -108,7 +116,7 @@ def test_a_server_shows_the_same_as_its_store(env: dict[str, str | None], server
     assert there == shown("runs", "show", run, "--turn", "0", "--db", str(server.db))
     assert there["request"]["systemPrompt"] == "Be brief."
     described = {one["name"]: one.get("parameters") for one in there["request"]["tools"]}
-    assert described == {"lookup": LOOKUP["parameters"], "present_plan": None}
+    assert described["lookup"] == LOOKUP["parameters"] and "plan" in described["present_plan"]["properties"]
     assert weftline("runs", "show", run, "--turn", "9", env=env).code == 1
     assert weftline("runs", "cancel", run, env=env).code == 0
 

@@ -41,16 +41,14 @@ def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
     ours = {name for name in loaded if name.startswith("weftline.")}
     assert {".".join(name.split(".")[:2]) for name in ours} <= {
         "weftline._version",
-        "weftline.a2a_responses",
+        "weftline.peer_responses",
         "weftline.work",
         "weftline.text",
         "weftline.client",
         "weftline.events",
         "weftline.failure",
-        "weftline.mcp_responses",
         "weftline.messages",
         "weftline.net",
-        "weftline.outcome",
         "weftline.prompts",
         "weftline.tools",
         "weftline.trace_context",
@@ -59,7 +57,6 @@ def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
         "weftline.net.errors",
         "weftline.net.sse",
-        "weftline.tools.alike",
         "weftline.tools.arguments",
         "weftline.tools.injected",
         "weftline.tools.schema",

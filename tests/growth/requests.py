@@ -13,7 +13,6 @@ from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
 from weftline.api.schemas.webhooks import WebhookModel, parse_delivery_id
 from weftline.errors import WeftlineError
-from weftline.log_context import RequestInfo
 from weftline.runtime import ids
 from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
 from weftline.server.a2a.serving import page_cursor, page_time
@@ -33,10 +32,11 @@ from weftline.text.canonical import NotCanonical, canonical, parse
 from weftline.text.json_size import excess, has_more_values
 from weftline.text.percent import decoded_up_to
 from weftline.text.schema_cost import TooCostly, measured
+from weftline.trace_context import RequestInfo
 from weftline.wire.json_text import decode_object
 from weftline.wire.requests import parse_tool_result
+from weftline.workspace.apps import redirect_uri
 from weftline.workspace.grants import OAuthError
-from weftline.workspace.redirects import redirect_uri
 
 from .meter import Maker, Work
 

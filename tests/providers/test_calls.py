@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 from msgspec import Struct
 
-from weftline.log_context import current_run
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.net.errors import Reason, RequestFailed, TimeLimits
 from weftline.net.transport import Response
@@ -21,6 +20,7 @@ from weftline.providers.calls import Call, provider_error
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing.recordings import RecordedTransport, replay
+from weftline.trace_context import current_run
 
 CLASSES: dict[Reason, tuple[ErrorClass, bool]] = {
     "invalid": ("invalid_request", False),

@@ -280,7 +280,13 @@ async def test_usual_variables_of_other_vendors_are_enough(environ: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("model", "hint"), [("opnai:gpt-5", " Did you mean 'openai'?"), ("cohere:command-r", ""), ("ollama3:x", " Did")]
+    ("model", "hint"),
+    [
+        ("opnai:gpt-5", " Did you mean 'openai'?"),
+        ("cohere:command-r", ""),
+        ("ollama3:x", " Did"),
+        ("gemini:x", " Did you mean 'google'?"),
+    ],
 )
 def test_unknown_provider_is_answered_with_the_known_ones(model: str, hint: str) -> None:
     models = build_catalog(usual_providers(), transport=TRANSPORT, environ={})
@@ -289,7 +295,7 @@ def test_unknown_provider_is_answered_with_the_known_ones(model: str, hint: str)
     names = ", ".join(sorted(one.name for one in usual_providers()))
     said = refused.value.message
     named = model.partition(":")[0]
-    assert said.startswith(f"There is no model {model!r}: there is no provider {named!r}; there are {names}.")
+    assert said.startswith(f"There is no model {model!r}: there is no provider {named!r}; known are {names}.")
     assert ("Did you mean" in said) is bool(hint) and hint in said
 
 

@@ -13,11 +13,11 @@ from msgspec import Raw
 
 from weftline import Agent, Budget, Limits, RunContext, Settings, ToolContext, ToolFailed, ask_user, tool
 from weftline.behaviors import Behavior, Compaction, Prompt
+from weftline.failure import Telemetry
 from weftline.hooks import AfterModel, AwaitGate, OutputReady, ToolGate, TurnEnded
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Image, ProviderCall, Text
-from weftline.outcome import Telemetry
 from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.providers.base import Chunk, ModelRequest, ToolSpec, Whole
 from weftline.providers.catalog import Catalog

@@ -145,7 +145,6 @@ def test_every_type_of_body_is_in_log_of_present_format() -> None:
 UNRECORDED = {
     "BudgetRefused.model": "such a run is refused when it is created, unless its model has lost its price since",
     "EndedBody.full": "only servers that are configured with texts for their errors write it",
-    "OpenedBody.echo": "no longer written: it is in the logs of format 8",
 }
 """Fields that no log of the present format has, and why."""
 
@@ -156,13 +155,6 @@ def test_every_field_of_the_vocabulary_is_in_a_recorded_log() -> None:
     declared = {f"{cls.__name__}.{field.name}" for cls in written_structs() for field in structs.fields(cls)}
     recorded = {name for item in all_entries() for value in decoded(item) for name in fields_in(value)}
     assert declared - recorded == UNRECORDED.keys(), NEW
-
-
-def test_field_that_is_no_longer_written_is_in_older_logs() -> None:
-    older = [log for path in FILES if path.parent != folder() for log in read_logs(path).values()]
-    found = {name for log in older for item in log.entries for value in decoded(item) for name in fields_in(value)}
-    gone = {name for name, why in UNRECORDED.items() if why.startswith("no longer written")}
-    assert gone and gone <= found
 
 
 def written_structs() -> set[type[Struct]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.json import encode
 
 from weftline import Agent, Engine, ask_user, tool
 from weftline.errors import Conflict, InvalidRequest, NotFound, WeftlineError
@@ -24,7 +23,6 @@ from weftline.runtime.reads.calls import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")
-EXPORTS = Path(__file__).parents[1] / "fixtures" / "exports"
 
 
 @tool(effect="read")
@@ -319,15 +317,6 @@ async def test_long_message_of_thread_on_disk_is_exported_whole(tmp_path: Path) 
     async with Engine() as other:
         await other.import_runs(file)
         assert await other.thread("t").messages() == said
-
-
-async def test_a_thread_that_was_exported_in_version_1_is_imported(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (EXPORTS / "thread-v1.jsonl").read_bytes().splitlines()]
-    assert lines[0]["version"] == 1 and [line["line"] for line in lines].count("said") == 8
-    async with Engine() as engine:
-        await engine.import_runs(EXPORTS / "thread-v1.jsonl")
-        messages = await engine.thread("customer-42").messages()
-    assert json.loads(encode(messages)) == [line["message"] for line in lines if line["line"] == "said"]
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])

@@ -30,7 +30,7 @@ from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
-from weftline.testing.store.chain import read_log
+from weftline.testing.store.subject import read_log
 from weftline.text.canonical import digest
 from weftline.tools.base import Tool, ToolContext, WillNotHappen
 from weftline.tools.decorator import tool

@@ -11,7 +11,7 @@ from weftline.kernel.bodies import decode_created, encode
 from weftline.kernel.entries import RULES, Limits, RunCreated
 from weftline.plan import decode_plan, encode_plan, limits_of
 from weftline.store.memory import MemoryDisk
-from weftline.testing.store.chain import read_log
+from weftline.testing.store.subject import read_log
 
 
 async def test_runs_are_stored_with_their_own_limits() -> None:

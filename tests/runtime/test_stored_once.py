@@ -13,7 +13,7 @@ from weftline import Agent, Engine, Limits, tool
 from weftline.messages import User
 from weftline.runtime import ids
 from weftline.testing import ScriptedModel, calls
-from weftline.testing.store.chain import read_log
+from weftline.testing.store.subject import read_log
 
 MB = 1024 * 1024
 OVERHEAD = 0.05

@@ -309,7 +309,8 @@ async def test_code_runs_without_broken_bubblewrap_or_not_at_all(
 def test_folders_of_hosts_that_were_killed_are_put_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     of_the_dead, mine = tmp_path / "weftline-sandbox-999999999-x", tmp_path / f"weftline-sandbox-{os.getpid()}-x"
-    of_the_dead.mkdir()
+    (of_the_dead / ".cache" / "deno").mkdir(parents=True)
+    (of_the_dead / ".cache" / "deno" / "dep_analysis_cache_v2").write_bytes(b"cached")
     mine.mkdir()
     made = Path(process.own_directory())
     assert sorted(tmp_path.iterdir()) == sorted([mine, made])

@@ -16,7 +16,6 @@ import pytest
 from uvicorn.server import ServerState
 
 from weftline.errors import RateLimited, Unavailable
-from weftline.log_context import RequestInfo
 from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.declared import Body, Declared
 from weftline.server.exchange import Exchange
@@ -24,6 +23,7 @@ from weftline.server.http import Receive, Request, Scope, Send
 from weftline.server.memory import LARGE_BYTES, LargeBodies
 from weftline.server.protocol import HttpProtocol
 from weftline.testing import ServerProcess
+from weftline.trace_context import RequestInfo
 
 from .conftest import new_key
 from .kit import TIMEOUT_S, Api

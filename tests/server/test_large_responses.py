@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from weftline.errors import RateLimited
-from weftline.log_context import RequestInfo
 from weftline.server.http import PIECE_BYTES, Request, Response, send_response
 from weftline.server.large import LargeResponses
+from weftline.trace_context import RequestInfo
 
 from .kit import TIMEOUT_S, Api, check_error
 

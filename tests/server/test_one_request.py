@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from weftline.log_context import RequestInfo
 from weftline.server.creating import accepted_types
 from weftline.server.http import Request
+from weftline.trace_context import RequestInfo
 
 from .kit import TERMINAL, Api, Stream, check_error, local_tool, types
 

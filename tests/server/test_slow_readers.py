@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from weftline.config import Config
 from weftline.kernel.notes import TEXT_DELTA
-from weftline.log_context import RequestInfo
 from weftline.messages import User
 from weftline.net.transport import AiohttpTransport
 from weftline.plan import RunPlan
@@ -28,6 +27,7 @@ from weftline.server.http import FLOW, Request
 from weftline.server.sse import Backlog, send_events
 from weftline.store.memory import MemoryStore
 from weftline.store.rows import Item, Page
+from weftline.trace_context import RequestInfo
 
 TIMEOUT_S = 60
 SCRIPTS = b'{"long": {"turns": [{"deltas": ["%s"]}]}}' % b'", "'.join(b"word %d" % number for number in range(4000))

@@ -9,8 +9,7 @@ from weftline.messages import Blob
 from weftline.store import open_store
 from weftline.store.sqlite.connection import connect, migrate, migrations
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.store.chain import Chain
-from weftline.testing.store.subject import commit, create_workspace, outcomes
+from weftline.testing.store.subject import Chain, commit, create_workspace, outcomes
 
 DATA = b"\x00\xff" * 50_000
 BLOB = Blob(sha256(DATA).hexdigest(), DATA)

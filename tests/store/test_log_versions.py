@@ -44,17 +44,21 @@ async def test_released_logs_fold_to_their_recorded_state(packed: Path, tmp_path
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")
     (tmp_path / "store").chmod(0o700)
-    store = open_store(tmp_path / "store")
+    store, compared = open_store(tmp_path / "store"), 0
     try:
         rows = await store.log.runs(RunFilter())
         assert {row.status for row in rows} >= {"running", "succeeded"}
         for row in rows:
             assert await check_names(store.log, row.key) >= 4
+            if not row.state:  # a short run has none
+                continue
+            compared += 1
             facts = [fact for fact in await store.log.facts(row.key) if fact.seq <= row.state_seq]
             today = fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in facts])
             assert differences(msgpack.decode(row.state), msgpack.decode(encode_state(today))) == []
     finally:
         await store.close()
+    assert compared
 
 
 @pytest.mark.requirement("run.log.versions")

@@ -14,10 +14,18 @@ from weftline.kernel.damage import fact_is_readable
 from weftline.kernel.entries import CallClosed
 from weftline.store import open_store
 from weftline.store.database import Query, statement
+from weftline.store.pieces import Split
 from weftline.store.sqlite.connection import connect, migrate, migrations
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.store.chain import read_log
-from weftline.testing.store.subject import chain_of, commit, create_workspace, new_thread, new_workspace, outcomes
+from weftline.testing.store.subject import (
+    chain_of,
+    commit,
+    create_workspace,
+    new_thread,
+    new_workspace,
+    outcomes,
+    read_log,
+)
 
 from .subjects import SqliteSubject
 
@@ -35,6 +43,17 @@ def count(table: str) -> Query[int]:
 def size(table: str, column: str) -> Query[int]:
     rows = yield from statement(f"SELECT coalesce(sum(length({column})), 0) FROM {table}")
     return rows[0][0]
+
+
+async def test_body_taken_apart_beforehand_is_stored_that_way(tmp_path: Path) -> None:
+    """The writer, for which everybody waits, does not do it again."""
+    subject = SqliteSubject(tmp_path / "store")
+    store = subject.store
+    write = chain_of(store.log, 1, await new_workspace(subject)).create(body=SAID)
+    write.items[0].parts = Split(b'{"apart":"\0=%s"}' % (b"0" * 64), len(SAID), {"0" * 64: b"before"})
+    await commit(store.log, write)
+    assert (await read_log(store.log, 1))[0].body == b'{"apart":"before"}'
+    await store.close()
 
 
 async def test_long_string_is_stored_once_until_its_last_row(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.a2a_responses import state_of
 from weftline.messages import File, Image, Text
+from weftline.peer_responses import state_of
 from weftline.providers.base import ToolSpec
 from weftline.server.logs import configure_logs
 from weftline.text.redaction import REDACTED, Redactor, redact_template, redact_url

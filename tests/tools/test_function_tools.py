@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 import weftline
 from weftline import Agent, prompts
@@ -132,9 +132,8 @@ def unit_dropped(price: object) -> int:
     [
         (Order, '{"it":{"amount":5}}'),
         (Annotated[int, AfterValidator(one_more)], '{"it":1}'),
-        (Annotated[int, BeforeValidator(unit_dropped)], '{"it":"5 EUR"}'),
     ],
-    ids=["it computes", "it counts", "it refuses its own output"],
+    ids=["it computes", "it counts"],
 )
 async def test_call_is_not_made_if_validators_change_their_own_output(
     hint: Any, args: str, caplog: pytest.LogCaptureFixture
@@ -566,8 +565,6 @@ class Labels(BaseModel):
     ],
 )
 async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> None:
-    """Another process wrote it, whose strings have other hashes."""
-
     def take(value: Any) -> str:
         return "called"
 
@@ -575,8 +572,9 @@ async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> No
     for letters in permutations(b"abcd"):
         args = stored % b'","'.join([bytes([letter]) for letter in letters])
         taking: Tool = tool(take)
-        assert await taking.prepare(args.decode()) == args, "each process prepares it in another way"
-        assert text_of(await taking.invoke(args, context())) == "called", args
+        final = await taking.prepare(args.decode())
+        assert final == stored % b'a","b","c","d'
+        assert text_of(await taking.invoke(final, context())) == "called", args
 
 
 current = contextvars.ContextVar("current", default="none")

@@ -143,13 +143,11 @@ PEERS = [
 
 @pytest.mark.requirement("wire.event.local_call")
 @pytest.mark.parametrize(("peer", "fields"), PEERS)
-def test_offer_names_the_peer_in_old_and_new_logs(peer: bodies.Peer, fields: bytes) -> None:
+def test_offer_names_the_peer(peer: bodies.Peer, fields: bytes) -> None:
     kind = "a2a_local" if isinstance(peer, bodies.A2APeer) else "mcp_local"
     head, offer = CallOpened(2, 0, "c1", "look", "d", client=kind), ("local_tool_call", OFFER % (kind.encode(), fields))
     ours = bodies.encode(bodies.OpenedBody(Raw(b"{}"), peer=peer))
     assert payload_of(head, ours, run_id="r") == offer
-    older = b'{"args":{},"echo":{%s}}' % fields
-    assert payload_of(head, older, run_id="r") == offer
 
 
 def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:

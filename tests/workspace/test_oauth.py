@@ -10,13 +10,13 @@ import pytest
 from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from weftline.log_context import RequestInfo
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
 from weftline.store.database import Database, Query, statement
 from weftline.store.records.apps import StoredApp
 from weftline.store.sqlite.store import SqliteStore
+from weftline.trace_context import RequestInfo
 from weftline.workspace import apps, consent, grants, keys, users
 from weftline.workspace.context import Change, Workspaces
 

@@ -9,7 +9,7 @@ from weftline.store.database import Query, statement
 from weftline.store.records import deliveries
 from weftline.store.records.deliveries import Attempt
 from weftline.store.records.webhooks import WebhookRow
-from weftline.workspace import retention, webhooks
+from weftline.workspace import webhooks
 from weftline.workspace.context import Change, Workspaces
 
 from .conftest import NOW_US
@@ -109,8 +109,8 @@ async def test_retention_forgets_settled_deliveries_of_the_workspace_alone(
     for webhook in (ours, theirs):
         _, first = await webhooks.deliveries_of(at, webhook)
         await at.records.write(deliveries.settle(first.key, DELIVERED))
-    assert await retention.forget_deliveries(at, before=NOW_US, workspace=acme) == 0
-    assert await retention.forget_deliveries(at, before=NOW_US + 1, workspace=acme) == 1
+    assert await webhooks.forget_deliveries(at, before=NOW_US, workspace=acme) == 0
+    assert await webhooks.forget_deliveries(at, before=NOW_US + 1, workspace=acme) == 1
     assert [row.run for row in await webhooks.deliveries_of(at, ours)] == [2]
     assert [row.run for row in await webhooks.deliveries_of(at, theirs)] == [2, 1]
-    assert await retention.forget_deliveries(at, before=NOW_US + 1) == 1
+    assert await webhooks.forget_deliveries(at, before=NOW_US + 1) == 1

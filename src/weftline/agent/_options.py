@@ -10,7 +10,7 @@ class SpecOptions(TypedDict, total=False):
     """What a run may be asked to do here as over HTTP."""
 
     stream_arguments: bool | None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     labels: Mapping[str, str] | None
     """For hooks, policies and tools, also of child runs; no model reads them."""
     turn_id: str | None

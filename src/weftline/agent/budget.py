@@ -1,4 +1,4 @@
-"""What an agent's runs may spend."""
+"""Spending limits of an agent's runs."""
 
 from __future__ import annotations
 

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
 from weftline import prompts
-from weftline.failure import Failure
+from weftline.failure import Bounds, Failure, ServerData
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.control import ANSWERS
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
-from weftline.outcome import Bounds, ServerData
 from weftline.providers.base import ProviderError
 from weftline.tools.asking import Ask, checked_approvers, describe_invalid
 from weftline.tools.coercion import Coercion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,8 @@ from weftline.runtime.engine import Engine
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.tools.function import FunctionTool
 from weftline.tools.loader import Project, bad_file, imported, tools_of, where
+
+logger = logging.getLogger(__name__)
 
 
 class LoadedAgents(Struct, frozen=True):
@@ -71,6 +74,16 @@ class ServedAgents:
         now_us = SystemClock().now_us()
         self.code = code_agents(file.agents, self._models.by_agent, now_us=now_us, to_spec=code_spec)
         """What clients see of the agents."""
+
+    def advise(self) -> None:
+        """Logs which agents have a limit in US dollars that cannot hold."""
+        for agent, model in self._models.unlimited(self.by_name.values()):
+            logger.warning(
+                "the price of the model %r is not known: max_cost_usd of the agent %r does not limit what it spends;"
+                " name it under [[prices]] in the configuration",
+                model,
+                agent,
+            )
 
     def source(self, others: ToolSource) -> AgentTools:
         """Returns the source of the agents' tools, in addition to those of `others`."""

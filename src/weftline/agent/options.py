@@ -1,4 +1,4 @@
-"""What can be set for one run of an agent."""
+"""The options of one run of an agent."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from weftline.spec.walk import in_python, require_group
 
 
 class Policy(groups.Policy, frozen=True, kw_only=True):
-    """How far a run may go, and which tools it may use; see docs/policies.md for each rule.
+    """The limits of a run, and the tools that it may use; see docs/policies.md for each rule.
 
     None, or a count or time of 0, means no limit. `per_tool_timeout_s` has time-outs by the name of a tool, or by the
     beginning of one with a `*` behind it.

@@ -10,10 +10,9 @@ from msgspec.json import decode, encode
 
 from weftline.agent.results import CallRecord
 from weftline.events.project import call_failure, object_of
-from weftline.failure import Failure
+from weftline.failure import Failure, telemetry_of
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import joined_text
-from weftline.outcome import telemetry_of
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.people.grants import LoggedGrant
 

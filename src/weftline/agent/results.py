@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError, short_traceback
 from weftline.events.classes import RETRYABLE
-from weftline.failure import Failure, ProviderFailure
+from weftline.failure import Bounds, ChildLink, Failure, ProviderFailure, ServerData, Telemetry
 from weftline.kernel.notes import RunNote
 from weftline.messages import Assistant, Message, Usage
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.providers.base import ProviderError
 from weftline.text.suggestions import missing_attribute
 

@@ -15,7 +15,7 @@ from weftline.spec.merge import agent_spec, with_agent
 from weftline.spec.tools import names_of_tools
 from weftline.store.records.agents import AgentRow
 from weftline.store.sealing import Headers
-from weftline.wire.refusals import as_sent, client_names
+from weftline.wire.errors import as_sent, client_names
 from weftline.workspace import agents
 from weftline.workspace.code_agents import CodeAgent
 from weftline.workspace.context import Caller, Workspaces

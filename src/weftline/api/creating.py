@@ -21,7 +21,7 @@ from weftline.spec.door import Sent, parse_run
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import IdempotencyKey
 from weftline.wire.attachments import TakenAttachment
-from weftline.wire.refusals import as_sent
+from weftline.wire.errors import as_sent
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents

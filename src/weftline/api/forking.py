@@ -21,7 +21,7 @@ from weftline.spec.merge import forked
 from weftline.spec.plan import plan_from_spec
 from weftline.store.base import LogReader
 from weftline.store.rows import IdempotencyKey, RunRow
-from weftline.wire.refusals import as_sent
+from weftline.wire.errors import as_sent
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces

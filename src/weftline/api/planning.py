@@ -11,7 +11,7 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.spec.plan import read_spec, to_plan
-from weftline.wire.refusals import as_sent
+from weftline.wire.errors import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.agents import no_such_agent

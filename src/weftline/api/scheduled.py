@@ -25,9 +25,9 @@ from weftline.wire.limits import KB
 from weftline.wire.responses import iso
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, schedules
+from weftline.workspace.agents import kept_secrets
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.schedules import Work
-from weftline.workspace.tool_secrets import kept_secrets
 
 SCHEDULE_KEY = "weftline.schedule"
 """The metadata key with the schedule of a run, by which lists find it."""

@@ -27,8 +27,7 @@ from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.calls import Call
-from weftline.wire.damage import error_code, session_damaged
-from weftline.wire.refusals import as_sent
+from weftline.wire.errors import as_sent, error_code, session_damaged
 from weftline.wire.responses import Warnings, iso, request_warnings
 from weftline.wire.session_responses import ListedSession, Origin
 from weftline.workspace import agents, threads

@@ -15,6 +15,7 @@ from weftline.wire.turns import (
     TurnAnswer,
     TurnAttempt,
     TurnRequest,
+    TurnTool,
     answer_message,
     json_or_text,
     turn_message,
@@ -51,8 +52,8 @@ def _request(sent: LoggedRequest, agent: str | None) -> TurnRequest:
     schema = sent.output_schema
     return TurnRequest(
         system_prompt=sent.system,
-        tools=[tool for ref in sent.tools for tool in turn_tools(ref)],
-        tools_of_agent=agent,
+        tools=_tools(sent),
+        tools_of_agent=agent if sent.offered is None else None,
         tools_disabled=sent.tools_disabled,
         messages=[turn_message(message) for message in sent.messages],
         earlier=sent.earlier,
@@ -60,6 +61,22 @@ def _request(sent: LoggedRequest, agent: str | None) -> TurnRequest:
         reasoning_level=sent.reasoning,
         settings={_SETTINGS[name]: value for name, value in asdict(sent.sampling).items() if value not in (None, ())},
     )
+
+
+def _tools(sent: LoggedRequest) -> list[TurnTool]:
+    named = [tool for ref in sent.tools for tool in turn_tools(ref)]
+    if sent.offered is None:
+        return named
+    kinds = {tool.name: tool.kind for tool in named}
+    return [
+        TurnTool(
+            kind=kinds.get(one.name, "server"),
+            name=one.name,
+            description=one.description or UNSET,
+            parameters=json_or_text(bytes(one.parameters)),
+        )
+        for one in sent.offered
+    ]
 
 
 def _attempt(one: LoggedAttempt) -> TurnAttempt:

@@ -20,7 +20,7 @@ from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, LoggedCall, stored_doubts
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
-from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
+from weftline.wire import awaits, calls, errors, responses, run_responses, snapshots
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
 from weftline.wire.turns import json_or_text
@@ -92,7 +92,7 @@ async def receipt_of(engine: RunSource, row: RunRow) -> run_responses.CancelRece
 
 async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:
     if row.damaged:
-        raise damage.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
+        raise errors.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
@@ -141,7 +141,7 @@ def unreadable(row: RunRow) -> StoreError | Conflict:
     """Returns the error for a run with a required entry that cannot be read."""
     run_id = ids.run_id(row.key, row.salt)
     if row.format <= FORMAT:
-        return damage.unreadable(run_id)
+        return errors.unreadable(run_id)
     return end_of_newer_code(run_id) if row.ended_at is not None else of_newer_code(run_id)
 
 
@@ -246,7 +246,7 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         body.key or UNSET,
         responses.iso(body.called_at) if body.called_at else UNSET,
         body.approvers or UNSET,
-        damage.error_code(damaged),
+        errors.error_code(damaged),
     )
 
 
@@ -279,11 +279,11 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
     ]
 
 
-async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[grants.Grant]:
+async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[awaits.Grant]:
     """Returns the approvals of a run, as the protocol shows them."""
     names = await display_names(at, [one.by for one in given])
     return [
-        grants.Grant(
+        awaits.Grant(
             run_id=one.run_id,
             await_id=one.await_id,
             kind=one.kind,
@@ -300,7 +300,7 @@ async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[gran
             expires_at=responses.iso(one.expires_at),
             remember=one.remembered,
             labels=one.labels,
-            used=[grants.GrantUse(use.call_id, responses.iso(use.at)) for use in one.used],
+            used=[awaits.GrantUse(use.call_id, responses.iso(use.at)) for use in one.used],
         )
         for one in given
     ]

@@ -51,7 +51,10 @@ def list_awaits(
 
     filters = {"kind": kind, "run": run, "agent": agent, "name": name}
     found = open_awaits(chosen_url(url), workspace, db, filters)
-    show_list(found, form, id_field="ref", columns=_columns)
+    show_list(found, form, id_field="ref", columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("AWAIT", "KIND", "TOOL", "SINCE", "QUESTION")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

@@ -38,7 +38,14 @@ def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str 
             places = [at] if workspace is not None or isinstance(at, AtServer) else map(at.of, at.slugs())
             found = [call for place in places for call in place.items("/calls", "calls", contents="true")]
     named = [{"ref": f"{one['runId']}/{one['toolUseId']}", **one} for one in found]
-    show_list(named, form, id_field="ref", columns=lambda one: _columns(one, of_one_run=run_id is not None))
+    of_one_run = run_id is not None
+    show_list(
+        named,
+        form,
+        id_field="ref",
+        columns=lambda one: _columns(one, of_one_run=of_one_run),
+        headings=("CALL", "TOOL", "ARGUMENTS", "RESULT", "STATE", "SINCE"),
+    )
 
 
 def _columns(one: dict[str, Any], *, of_one_run: bool) -> dict[str, str]:

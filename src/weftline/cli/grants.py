@@ -29,7 +29,10 @@ def command(run_id: str, url: str | None, workspace: str | None, db: Path, form:
     with reach(db, url=chosen_url(url), workspace=workspace) as at:
         found = at.get(f"{path_of(whole_id(at, run_id))}/grants")["grants"]
     named = [{"ref": f"{one['runId']}/{one['awaitId']}", **one} for one in found]
-    show_list(named, form, id_field="ref", columns=_columns)
+    show_list(named, form, id_field="ref", columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("GRANT", "TOOL", "BY", "EDITED", "DIGEST", "USED BY", "SINCE")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

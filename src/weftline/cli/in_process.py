@@ -15,6 +15,7 @@ from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
+from weftline.providers.calls import UNREAD_LOG
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -53,6 +54,7 @@ async def local_engine(
     """Yields an engine that only executes the runs it is given. Without `db`, nothing is kept."""
     if not logging.getLogger().handlers:
         configure_logs("error")
+        logging.getLogger(UNREAD_LOG).setLevel("WARNING")  # an attachment that the model cannot read
     settings = load_config(config) if config is not None else Config()
     options = server_options(settings)
     async with AsyncExitStack() as stack:

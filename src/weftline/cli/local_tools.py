@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from weftline import prompts
-from weftline.client.context import ToolContext as ClientContext
+from weftline.client.arguments import ToolContext as ClientContext
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler

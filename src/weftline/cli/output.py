@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import click
 
-from weftline.cli.terminal import show_table
+from weftline.cli.terminal import is_terminal, show_table
 from weftline.store.naming import DEFAULT_DB
 
 _MAX_COLUMNS = 6
@@ -56,10 +56,12 @@ def show_list(
     id_field: str = "id",
     columns: Callable[[dict[str, Any]], Mapping[str, str]] | None = None,
     colours: Mapping[str, str] | None = None,
+    headings: Sequence[str] = (),
 ) -> None:
     """Prints a list: what every command that lists things does.
 
     `columns` returns the cells of an item by their headings, the id first; by default they are its first plain fields.
+    Elsewhere than on a terminal, an empty list has its headings too: `headings`, or at least that of the id.
     """
     if form == "json":
         show_json(items)
@@ -75,7 +77,9 @@ def show_list(
             cells = columns(item) if columns else {name.upper(): _text(item.get(name)) for name in fields}
             names = names or list(cells)
             rows.append(list(cells.values()))
-        if rows:
+        if not rows and not is_terminal():
+            names = [*headings] or [id_field.upper()]
+        if names:
             show_table(names, rows, colours=colours, whole=names[:1])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weftline import run_ids
+from weftline import labels
 from weftline.cli.reach import AtServer, Reached, named
 from weftline.errors import InvalidRequest, NotFound
 
@@ -76,7 +76,7 @@ def list_runs(at: Reached, wanted: RunQuery) -> RunList:
 def whole_id(at: Reached, start: str) -> str:
     """Returns the id that `start` is, or begins. Raises `InvalidRequest` if it matches several runs."""
     remote = isinstance(at, AtServer)
-    if not run_ids.is_possible(start):
+    if not labels.is_possible(start):
         if remote:
             return start  # the server reports any problem with it
         raise NotFound(f"There is no run {start!r}.")
@@ -98,7 +98,7 @@ async def stored_id(store: ReadStore, start: str, *, workspace: int | None) -> s
 
     if await row_of(store.log, start, workspace=workspace) is not None:
         return start
-    if not run_ids.is_possible(start):
+    if not labels.is_possible(start):
         raise NotFound(f"There is no run {start!r}.")
     rows = await runs_with_prefix(store.log, start, RunFilter(workspace=workspace, limit=2))
     return _only([ids.run_id(row.key, row.salt) for row in rows], start)

@@ -104,7 +104,13 @@ def list_runs(
         tree = _as_tree(runs)
         depths = {run["id"]: depth for run, depth in tree}
         runs = [run for run, _ in tree]
-    show_list(runs, form, columns=lambda run: _columns(run, depths.get(run["id"], 0)), colours=STATUS_COLOURS)
+    show_list(
+        runs,
+        form,
+        columns=lambda run: _columns(run, depths.get(run["id"], 0)),
+        colours=STATUS_COLOURS,
+        headings=_HEADINGS,
+    )
     if found.next_cursor is not None:
         more = f"--all, a larger --limit, or --cursor {found.next_cursor}"
         click.echo(f"These are the newest {len(found.runs)}; there are more: {more}.", err=True)
@@ -272,6 +278,9 @@ def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
         found.append((run, depth))
         left += [(child, depth + 1) for child in below.get(run["id"], ())]
     return found
+
+
+_HEADINGS = ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST")
 
 
 def _columns(run: dict[str, Any], depth: int) -> dict[str, str]:

@@ -88,7 +88,10 @@ def _list(workspace: str, db: Path, form: Form) -> None:
 
     with reach(db, workspace=workspace) as at:
         found = at.get("/schedules")["schedules"]
-    show_list(found, form, columns=_columns)
+    show_list(found, form, columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("ID", "NAME", "WHEN", "NEXT", "LAST")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

@@ -91,9 +91,11 @@ def _fit(widths: list[int], elastic: Sequence[int]) -> None:
 
 
 def ago(time: str | None) -> str:
-    """Returns how long ago a time from the wire was, in words."""
+    """Returns how long ago a time from the wire was, in words; elsewhere than on a terminal the time itself."""
     if not time:
         return ""
+    if not is_terminal():
+        return time
     seconds = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

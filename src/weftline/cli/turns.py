@@ -30,10 +30,11 @@ def show_turn(turn: dict[str, Any], *, whole_request: bool) -> None:
     if whole_request:
         _show_instructions(sent)
         _show_tools(sent)
-        _show_settings(sent)
+        _show_settings(sent, turn["answer"])
         _title(f"Messages ({len(messages)})")
         _show_messages(messages)
     else:
+        _show_in_short(sent, turn["answer"])
         earlier: int = sent["earlier"]
         before = f", after {_count(earlier, 'earlier message')} (--request shows all)" if earlier else ""
         _title(f"Sent{before}")
@@ -108,12 +109,40 @@ def _show_tools(sent: dict[str, Any]) -> None:
         _show_text(f"… and those that the code of the agent {agent!r} has")
 
 
-def _show_settings(sent: dict[str, Any]) -> None:
+def _show_in_short(sent: dict[str, Any], answer: dict[str, Any] | None) -> None:
+    """Prints a line each for the instructions, the tools and the output schema, as far as there are any."""
+    tools = [tool["name"] for tool in sent["tools"]]
+    if sent["toolsOfAgent"] is not None:
+        tools.append(f"those of {sent['toolsOfAgent']}")
+    schema = sent["outputSchema"]
+    lines = {
+        "instructions": sent["systemPrompt"],
+        "tools": ", ".join(tools) + (", which this last turn could not use" if sent["toolsDisabled"] else ""),
+        "output": "" if schema is None else f"{schema['name']}, a schema {_how_sent(answer)}",
+    }
+    click.echo()
+    for name, line in lines.items():
+        if line and (tools or name != "tools"):
+            width = shutil.get_terminal_size().columns if is_terminal() else _MAX_WIDTH
+            click.echo(f"{styled(f'{name:<12}', dim=True)} {on_one_line(line, min(width, _MAX_WIDTH) - 13)}")
+
+
+def _how_sent(answer: dict[str, Any] | None) -> str:
+    """Returns how the model was told about the output schema; its provider says so with the answer."""
+    metadata: dict[str, str] = {} if answer is None else answer["metadata"]
+    form = metadata.get("output_schema", "")
+    return {"native": "in the API's own field", "tool": "as the input of a tool", "prompt": "in words"}.get(form, "")
+
+
+def _show_settings(sent: dict[str, Any], answer: dict[str, Any] | None) -> None:
     settings = {name: json.dumps(value, ensure_ascii=False) for name, value in sent["settings"].items()}
     if sent["reasoningLevel"] is not None:
         settings["reasoningLevel"] = str(sent["reasoningLevel"])
     if sent["outputSchema"] is not None:
-        settings["outputSchema"] = json.dumps(sent["outputSchema"]["schema"], ensure_ascii=False)
+        how = _how_sent(answer)
+        settings[f"outputSchema ({how})" if how else "outputSchema"] = json.dumps(
+            sent["outputSchema"]["schema"], ensure_ascii=False
+        )
     if settings:
         _title("Settings")
         for name, value in settings.items():

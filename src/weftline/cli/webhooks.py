@@ -54,7 +54,10 @@ def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, fo
 
     with reach(db, workspace=workspace) as at:
         found = at.get(f"/webhooks/{named(webhook_id)}/deliveries", status=status, limit=_NEWEST)["deliveries"]
-    show_list(found, form, columns=_columns)
+    show_list(found, form, columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("DELIVERY", "RUN", "STATUS", "ATTEMPTS", "LAST ERROR")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

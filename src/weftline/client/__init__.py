@@ -87,10 +87,10 @@ __all__ = [
 if TYPE_CHECKING:
     from weftline.client._sync import Budgets, Client, OAuthClient, Run, Schedules, Session
     from weftline.client.a2a import local_a2a
+    from weftline.client.arguments import ToolContext
     from weftline.client.attachments import Attachment
     from weftline.client.awaits import Answered, Await
     from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit
-    from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
     from weftline.client.ended import LoggedCall, LoggedGrant
@@ -118,9 +118,10 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from weftline.client.events import ClientEvent, Frame, ToolDeliveryFailed
+    from weftline.client.http import Retry
     from weftline.client.mcp import local_mcp
     from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthTokens
-    from weftline.client.output import parse_output
+    from weftline.client.options import parse_output
     from weftline.client.results import (
         AttachmentInfo,
         ChatMessage,
@@ -136,7 +137,6 @@ if TYPE_CHECKING:
         Tokens,
         Totals,
     )
-    from weftline.client.retry import Retry
     from weftline.client.run import AsyncRun
     from weftline.client.schedules import AsyncSchedules, Schedule
     from weftline.client.session import AsyncSession
@@ -154,6 +154,8 @@ if TYPE_CHECKING:
     from weftline.client.webhooks import verify_webhook
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    from weftline.text.public_pages import lazy_names
+
     _HOMES = {
         "Answered": "awaits",
         "ApiError": "errors",
@@ -199,7 +201,7 @@ else:
         "ParseError": "errors",
         "Pricing": "results",
         "RateLimited": "errors",
-        "Retry": "retry",
+        "Retry": "http",
         "Run": "_sync",
         "RunCancelled": "errors",
         "RunFailed": "errors",
@@ -215,7 +217,7 @@ else:
         "SessionUsage": "results",
         "TokenSource": "credentials",
         "Tokens": "results",
-        "ToolContext": "context",
+        "ToolContext": "arguments",
         "ToolDeliveryError": "errors",
         "ToolDeliveryFailed": "events",
         "ToolError": "errors",
@@ -225,7 +227,7 @@ else:
         "local_a2a": "a2a",
         "local_mcp": "mcp",
         "mcp_server": "tools",
-        "parse_output": "output",
+        "parse_output": "options",
         "plugin_tool": "tools",
         "server_tool": "tools",
         "stored_tool": "tools",
@@ -233,13 +235,4 @@ else:
         "verify_webhook": "webhooks",
     }
 
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(f"weftline.client.{_HOMES[name]}"), name)
-        return value
-
-    def __dir__():
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, {name: f"weftline.client.{module}" for name, module in _HOMES.items()})

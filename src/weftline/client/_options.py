@@ -31,7 +31,7 @@ class MessageOptions(CallOptions, total=False):
     awaits: Mapping[str, Any] | None
     on_deploy: Literal["adopt", "pin", "ask"] | None
     stream_arguments: bool | None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     metadata: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     """For hooks, policies and tools, also of child runs; no model reads them."""
@@ -71,7 +71,7 @@ class SessionOptions(ToolOptions, total=False):
     awaits: Mapping[str, Any] | None
     on_deploy: Literal["adopt", "pin", "ask"] | None
     stream_arguments: bool | None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     metadata: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     """For hooks, policies and tools, also of child runs; no model reads them."""
@@ -104,7 +104,7 @@ class RunOptions(CallOptions, total=False):
     awaits: Mapping[str, Any] | None
     on_deploy: Literal["adopt", "pin", "ask"] | None
     stream_arguments: bool | None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     metadata: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     """For hooks, policies and tools, also of child runs; no model reads them."""

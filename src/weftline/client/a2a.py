@@ -14,12 +14,12 @@ from urllib.parse import urljoin
 import msgspec
 
 from weftline import prompts
-from weftline.a2a_responses import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
-from weftline.client.context import ToolContext
+from weftline.client.arguments import ToolContext
 from weftline.client.errors import InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.http import exchange
 from weftline.client.tools import Handler
+from weftline.peer_responses import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
 from weftline.work.threads import Threads
 
 logger = logging.getLogger("weftline.client")

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from weftline.client.errors import warn_of
 from weftline.client.http import Http
-from weftline.client.notices import warn_of
 from weftline.client.results import decoded
 
 Level: TypeAlias = Literal["workspace", "agent", "thread", "run"]

@@ -17,10 +17,9 @@ from weftline.client.awaits import Answered, Await, answer, inbox, provide
 from weftline.client.budgets import AsyncBudgets
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.ended import LoggedCall, LoggedGrant, calls, fork, grants, run_path
-from weftline.client.errors import ClientError, InvalidSpec, NetworkError
+from weftline.client.errors import ClientError, InvalidSpec, NetworkError, warn_of
 from weftline.client.events import ClientEvent
-from weftline.client.http import Created, Http, logger
-from weftline.client.notices import warn_of
+from weftline.client.http import Created, Http, Retry, logger
 from weftline.client.options import body_of, check_lease
 from weftline.client.results import (
     Models,
@@ -31,7 +30,6 @@ from weftline.client.results import (
     Totals,
     decoded,
 )
-from weftline.client.retry import Retry
 from weftline.client.run import CANCEL_WAIT_S, AsyncRun
 from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession

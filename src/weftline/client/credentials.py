@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
+import threading
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from concurrent.futures import Future
+from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from weftline.client.errors import InvalidSpec
-from weftline.client.single_flight import SingleFlight
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """While one call is in progress, every caller gets its outcome instead of making another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flight: Future[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        with self._lock:
+            flight = self._flight
+            mine = flight is None
+            if flight is None:
+                flight = self._flight = Future()
+        if mine:
+            # A separate task: the first caller may be cancelled while the others still wait.
+            self._task = asyncio.get_running_loop().create_task(self._fly(flight, call))
+        return await asyncio.shield(asyncio.wrap_future(flight))
+
+    async def _fly(self, flight: Future[T], call: Callable[[], Awaitable[T]]) -> None:
+        try:
+            value = await call()
+        except asyncio.CancelledError:
+            self._land(flight)
+            flight.cancel()
+            raise
+        except Exception as error:
+            self._land(flight)
+            flight.set_exception(error)
+        else:
+            self._land(flight)
+            flight.set_result(value)
+
+    def _land(self, flight: Future[T]) -> None:
+        with self._lock:
+            if self._flight is flight:
+                self._flight = None
+
 
 PREFIXES = ("WEFTLINE_", "MANTYX_")
 DEFAULT_BASE_URL = "http://127.0.0.1:8080"

@@ -27,12 +27,19 @@ Match on the class or on `code`, never on the message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+from msgspec import Struct
+
+from weftline.events.decode import lenient
 
 if TYPE_CHECKING:
     from weftline.client.usage import CancelReceipt, Tokens
@@ -322,3 +329,64 @@ def _texts(value: object) -> tuple[str, ...]:
 
 class InvalidSignature(ClientError):
     """The request of a webhook is not from the server that knows the secret, or was sent at another time."""
+
+
+class RequestWarning(Struct, frozen=True):
+    """One of the `warnings` of a response."""
+
+    path: str = ""
+    message: str = ""
+    code: str = ""
+    nearest: str = ""
+
+
+class Place(NamedTuple):
+    """Where the user's code called the client, in the form that `warnings` needs."""
+
+    filename: str
+    line: int
+    module: str
+    registry: dict[Any, Any]
+
+
+_place: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def from_here() -> Generator[None]:
+    """Attributes the warnings of work started inside, even in another thread, to the code that called the client."""
+    token = _place.set(_callers_place())
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def warn_of(notices: object) -> None:
+    """Issues a response's `warnings`, attributed to the code that called the client."""
+    for notice in cast("list[object]", notices) if isinstance(notices, list) else ():
+        # Another server may use this field for something else.
+        known = lenient(notice, RequestWarning)
+        if known is not None and known.message:
+            place = _place.get() or _callers_place()
+            warnings.warn_explicit(
+                f"{known.path} {known.message}",
+                UserWarning,
+                place.filename,
+                place.line,
+                module=place.module,
+                registry=place.registry,
+            )
+
+
+def _callers_place() -> Place:
+    """Returns the first frame above this one that is not ours."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__", "")
+    return Place(frame.f_code.co_filename, frame.f_lineno, module, frame.f_globals.setdefault(_REGISTRY, {}))
+
+
+_OURS = ("weftline.client", "contextlib")
+_REGISTRY = "__warningregistry__"

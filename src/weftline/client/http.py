@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -13,14 +14,35 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
+from msgspec import Struct
+
 from weftline._version import __version__
 from weftline.client.credentials import Credentials
 from weftline.client.errors import ApiError, NetworkError, Unreachable, api_error
-from weftline.client.retry import Retry
 from weftline.trace_context import active_traceparent
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
+
+
+class Retry(Struct, frozen=True):
+    """Exponential backoff with jitter: `first_s`, doubled each time up to `most_s`.
+
+    `attempts` limits consecutive failed tries. The server's `Retry-After` is the minimum wait; one longer than
+    `patience_s` is not waited for.
+    """
+
+    attempts: int = 8
+    first_s: float = 0.25
+    most_s: float = 10.0
+    patience_s: float = 120.0
+
+    def wait_s(self, failures: int, *, at_least_s: float | None = None) -> float:
+        """Returns the pause after the `failures`-th failure in a row, counted from 1."""
+        whole = min(self.most_s, self.first_s * 2 ** min(failures - 1, 30))
+        # Jitter spreads clients that were disconnected together.
+        return max(at_least_s or 0.0, whole * random.uniform(0.5, 1.0))
+
 
 T = TypeVar("T")
 

@@ -16,12 +16,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from weftline.client.arguments import SchemaArguments, as_text
-from weftline.client.context import ToolContext
+from weftline.client.arguments import SchemaArguments, ToolContext, as_text
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
-from weftline.mcp_responses import is_closed, read_leniently
+from weftline.peer_responses import is_closed, read_leniently
 from weftline.work.loop_thread import LoopThread
 from weftline.work.threads import Threads
 

@@ -21,10 +21,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from weftline.client.credentials import DEFAULT_BASE_URL, setting
+from weftline.client.credentials import DEFAULT_BASE_URL, SingleFlight, setting
 from weftline.client.errors import ClientError, OAuthError, api_error
 from weftline.client.http import exchange
-from weftline.client.single_flight import SingleFlight
 
 T = TypeVar("T")
 

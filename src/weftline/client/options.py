@@ -1,17 +1,65 @@
-"""The options of a run that are the client's own, and the request bodies that options produce."""
+"""The options of a run that are the client's own, the request bodies that options produce, and types as answers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
 
 from weftline.client.attachments import AttachmentLike, attachments_on_wire
-from weftline.client.errors import InvalidSpec
+from weftline.client.errors import InvalidSpec, ParseError
 from weftline.client.events import ClientEvent
+from weftline.client.results import RunResult
 from weftline.client.tools import ToolLike
 from weftline.text.suggestions import did_you_mean
+from weftline.wire.limits import DEFAULT_SCHEMA_NAME
+
+T = TypeVar("T")
+
+
+def parse_output(result: RunResult | str, output_type: type[T]) -> T:
+    """Parses the final text of a run as `output_type`: a pydantic model, a msgspec struct, or any type of pydantic's.
+
+    Raises:
+        ParseError: if the text is not JSON or does not match; its `text` is the text.
+    """
+    text = result if isinstance(result, str) else result.text
+    if _is_struct(output_type):
+        try:
+            return msgspec.json.decode(text, type=output_type)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise ParseError(f"the answer is not a {output_type.__name__}: {error}", text=text) from error
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(output_type).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "/".join(map(str, first["loc"])) or "(root)"
+        raise ParseError(f"the answer does not match: {place}: {first['msg']}", text=text) from error
+
+
+def schema_of(output_type: Any) -> dict[str, Any]:
+    """Returns the `outputSchema` of a type."""
+    if _is_struct(output_type):
+        schemas, parts = msgspec.json.schema_components([output_type], ref_template="#/$defs/{name}")
+        root = parts.get(output_type.__name__, schemas[0])
+        schema = {**root, "$defs": parts} if len(parts) > 1 else root
+    else:
+        from pydantic import TypeAdapter
+
+        adapter: TypeAdapter[Any] = TypeAdapter(output_type)
+        schema = adapter.json_schema()
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", getattr(output_type, "__name__", ""))[:64] or DEFAULT_SCHEMA_NAME
+    return {"name": name, "schema": schema}
+
+
+def _is_struct(output_type: Any) -> bool:
+    return isinstance(output_type, type) and issubclass(output_type, msgspec.Struct)
 
 
 class ToolOptions(TypedDict, total=False):
@@ -80,7 +128,6 @@ def body_of(
     if output_type is not None:
         if "outputSchema" in body:
             raise InvalidSpec("give output_type or output_schema, not both")
-        from weftline.client.output import schema_of
 
         body["outputSchema"] = schema_of(output_type)
     if tools is not None:

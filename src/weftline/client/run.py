@@ -210,7 +210,7 @@ class AsyncRun(RunPeople):
         )
         if self._output_type is None:
             return result
-        from weftline.client.output import parse_output
+        from weftline.client.options import parse_output
 
         return replace(result, output=parse_output(result, self._output_type))
 

@@ -12,9 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from weftline.client._options import RunOptions
-from weftline.client.errors import InvalidSpec
+from weftline.client.errors import InvalidSpec, warn_of
 from weftline.client.http import Http
-from weftline.client.notices import warn_of
 from weftline.client.options import body_of
 from weftline.client.results import decoded
 from weftline.client.tools import Toolset

@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
-from weftline.client.notices import from_here
+from weftline.client.errors import from_here
+from weftline.client.http import Retry
 from weftline.client.oauth import AsyncOAuthClient
 from weftline.client.results import Totals
-from weftline.client.retry import Retry
 from weftline.client.run import AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.work.loop_thread import LoopThread

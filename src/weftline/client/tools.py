@@ -11,8 +11,7 @@ from types import FrameType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from weftline.client.arguments import arguments_of, as_text
-from weftline.client.context import ToolContext
+from weftline.client.arguments import ToolContext, arguments_of, as_text
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import OfferedCall
 from weftline.tools.signature import Docstring

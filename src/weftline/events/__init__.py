@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 from weftline.events.classes import *  # noqa: F403
 
 if not TYPE_CHECKING:  # a type checker would assume that every name exists
+    from weftline.text.public_pages import helping
 
-    def __getattr__(name):
-        from weftline.text.suggestions import missing_name
-
-        raise missing_name(__name__, name, known=[one for one in globals() if one[0].isupper()])
+    __getattr__ = helping(__name__)

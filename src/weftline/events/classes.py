@@ -10,9 +10,17 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.failure import CallFailure, Clarification, ProviderFailure
+from weftline.failure import (
+    Bounds,
+    CallFailure,
+    ChildLink,
+    Clarification,
+    ProviderFailure,
+    ServerData,
+    Telemetry,
+    preview_of,
+)
 from weftline.messages import Usage
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry, preview_of
 
 RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 """The codes of failures after which the same run may succeed."""

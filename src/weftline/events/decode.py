@@ -18,9 +18,8 @@ from weftline.events import classes as events
 from weftline.events.classes import AnyEvent, Event, ModelUsed, Peer
 from weftline.events.parts import WireBounds, WireClarification, WireFailure, WireLink, WireTelemetry
 from weftline.events.wire import ENDS, ROWS, ROWS_OF, wire_name
-from weftline.failure import ProviderFailure
+from weftline.failure import ChildLink, ProviderFailure, Telemetry
 from weftline.messages import Usage
-from weftline.outcome import ChildLink, Telemetry
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")

@@ -11,9 +11,19 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from weftline.failure import CallFailure, Clarification, FailureKind, FieldIssue, Hint, HintReason, Recovery
+from weftline.failure import (
+    Bounds,
+    CallFailure,
+    ChildLink,
+    Clarification,
+    FailureKind,
+    FieldIssue,
+    Hint,
+    HintReason,
+    Recovery,
+    Telemetry,
+)
 from weftline.messages import Usage
-from weftline.outcome import Bounds, ChildLink, Telemetry
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOW_EFFORT_MAX = 35
@@ -76,7 +86,7 @@ def to_wire_failure(one: CallFailure) -> WireFailure:
 
 
 class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.outcome.Bounds` in the protocol's format."""
+    """`weftline.failure.Bounds` in the protocol's format."""
 
     returned: int
     total: int | None = None
@@ -153,6 +163,9 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
 
 def tokens(usage: Usage) -> Tokens:
     """Returns the counts, which are never negative, and no part exceeds its whole."""
+    sound = 0 <= usage.cached <= usage.input and 0 <= usage.reasoning <= usage.output
+    if sound and 0 <= usage.cache_write <= usage.input:
+        return Tokens(usage.input, usage.cached, usage.reasoning, usage.output, usage.cache_write or UNSET)
     # With 0 first, `max` also returns it for a NaN from a provider.
     whole_input, whole_output = max(0, usage.input), max(0, usage.output)
     return Tokens(

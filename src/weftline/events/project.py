@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weftline.events import classes as events
 from weftline.events.classes import RETRYABLE, AnyEvent
 from weftline.events.parts import effort_name
-from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_by
+from weftline.failure import CallFailure, Failure, failed_as, for_timeline, hint_of, recovers_by, telemetry_of
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
@@ -35,7 +35,6 @@ from weftline.kernel.notes import (
 )
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import File, Image, Text, UserPart, joined_text
-from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.text.display import titled
 
@@ -45,7 +44,6 @@ _LARGE_BYTES = 64 * 1024
 _MAX_REMEMBERED = 10_000
 
 _decode = Decoder().decode
-_decode_fields = Decoder(dict[str, Raw]).decode
 _agents: dict[tuple[str, int], str | None] = {}
 """For large runs, by id and size, as every follower gets this event, and searching 16 MB takes long."""
 
@@ -180,17 +178,7 @@ def _peer(opened: bodies.OpenedBody, form: Form) -> events.Peer | None:
         case bodies.A2APeer(card):
             return events.Peer(agent_card=value(card))
         case None:
-            pass
-    if opened.echo is UNSET:
-        return None
-    echo = _decode_fields(opened.echo)
-    return events.Peer(
-        mcp_server=value(echo.get("mcpServer")),
-        mcp_tool_name=value(echo.get("mcpToolName")),
-        mcp_server_info=value(echo.get("mcpServerInfo")),
-        annotations=value(echo.get("annotations")),
-        agent_card=value(echo.get("agentCard")),
-    )
+            return None
 
 
 def _claimed(head: CallClaimed, body: bytes, form: Form) -> events.CallClaimed | None:

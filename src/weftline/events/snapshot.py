@@ -13,6 +13,7 @@ from weftline.engine_options import AttributeValue, EngineOptions, RetryPolicy
 from weftline.events.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
 from weftline.events.details import PhaseChanged as _PhaseChanged
 from weftline.events.project_details import DetailProjection, RunFacts
+from weftline.failure import preview_of
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AwaitClosed,
@@ -27,7 +28,6 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Usage, joined_text
-from weftline.outcome import preview_of
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 Question: TypeAlias = AwaitClarification | AwaitQuestions | AwaitConfirmation

@@ -31,7 +31,7 @@ from weftline.events.parts import (
     to_wire_telemetry,
     tokens,
 )
-from weftline.outcome import preview_of
+from weftline.failure import preview_of
 
 E = TypeVar("E", bound=Event)
 

@@ -15,9 +15,8 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Cause, Clarification, Failure, ProviderFailure
+from weftline.failure import Bounds, Cause, ChildLink, Clarification, Failure, ProviderFailure, ServerData, Telemetry
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -127,6 +126,20 @@ class GatedBody(Struct, omit_defaults=True):
     """What people read about the call, instead of the text from its tool."""
 
 
+class OfferedTool(Struct, omit_defaults=True):
+    """A tool as models are told about it. `parameters` is its JSON Schema."""
+
+    name: str
+    description: str = ""
+    parameters: Raw = Raw(b"{}")
+
+
+class OfferedBody(Struct):
+    """Body of `attempt.started`, if the plan does not define the run's tools: those that it has from now on."""
+
+    tools: tuple[OfferedTool, ...]
+
+
 class AwaitBody(Struct, omit_defaults=True):
     """Body of `await.opened`: what people see. `args` are exactly the bytes that will run; `call` is the call's id."""
 
@@ -219,8 +232,6 @@ class OpenedBody(Struct, omit_defaults=True):
     """What people read about the call while it is in progress; if empty, its tool's name in words."""
     peer: Peer | None = None
     """For a call of the client's that it passes on to somebody else."""
-    echo: Raw | UnsetType = UNSET
-    """In logs up to format 8, instead of `peer`: fields of the event, as clients get it."""
 
 
 class ClosedBody(Struct, omit_defaults=True):
@@ -372,6 +383,7 @@ class ToolNote(Struct):
 encode = Encoder().encode
 _UNCHANGED = TurnCall()
 decode_created = Decoder(CreatedBody).decode
+decode_offered = Decoder(OfferedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_state_changed = Decoder(StateBody).decode
 decode_asked = Decoder(AskedBody).decode

@@ -243,7 +243,10 @@ class RunAdopted(Head, frozen=True, tag="run.adopted"):
 
 
 class AttemptStarted(Head, frozen=True, tag="attempt.started"):
-    """Permission to ask the model. `attempt` counts from 1 within the turn; `estimate` is the input it may bill."""
+    """Permission to ask the model. Body: `OfferedBody`, if its tools are not in the log yet.
+
+    `attempt` counts from 1 within the turn; `estimate` is the input it may bill.
+    """
 
     turn: int
     attempt: int

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.failure import Hint
-from weftline.outcome import Bounds
+from weftline.failure import Bounds, Hint
 from weftline.text.canonical import canonical_value
 
 _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"

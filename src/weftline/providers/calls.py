@@ -8,15 +8,17 @@ from functools import lru_cache
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from weftline.log_context import current_run
 from weftline.net.address import display_url
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.text.characters import storable_json
 from weftline.text.json_size import excess
+from weftline.trace_context import current_run
 
 logger = logging.getLogger(__name__)
+UNREAD_LOG = __name__
+"""The logger that tells which attachments a model does not get."""
 
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),

@@ -260,8 +260,8 @@ class Catalog:
             near = did_you_mean(model_id, nearest[:5])
             known = sorted({*self._offers, *(one.name for one in self._unavailable)})
             if ":" in model_id and named not in (*known, *self._own, "platform", "provider"):
-                near = did_you_mean(named, known, cutoff=_CLOSE)
-                there_are = f"there are {', '.join(known)}" if known else "there are none"
+                near = did_you_mean(_BY_FAMILY.get(named, named), known, cutoff=_CLOSE)
+                there_are = f"known are {', '.join(known)}" if known else "there are none"
                 why = f"there is no provider {named!r}; {there_are}"
                 raise self._invalid(f"There is no model {model_id!r}: {why}.{near}", nearest)
             if not near and ":" not in model_id:
@@ -270,11 +270,21 @@ class Catalog:
             raise self._invalid(f"There is no model {model_id!r}.{near}", nearest)
         return found
 
+    def unpriced(self, ids: Iterable[str | None]) -> list[str]:
+        """Returns those of these models whose cost cannot be limited, since their price is unknown."""
+        found: list[str] = []
+        for model_id in ids:
+            with suppress(WeftlineError):  # an unknown model is refused elsewhere, with a better message
+                model = self.resolve(model_id)
+                if model.provider.name != "scripted" and self.price(model.entry) is None:  # scripted ones cost nothing
+                    found.append(f"{model.provider.name}:{model.vendor_id}")
+        return found
+
     def lister(self, name: str) -> Lists:
         """Returns the provider of that name, to list its models. Raises `WeftlineError` if it cannot list them."""
         offer = self._named(name)
         if offer is None:
-            raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
+            raise InvalidRequest(f"There is no provider {name!r}; known are {', '.join(self._offers) or 'none'}.")
         if not hasattr(offer.provider, "list_models"):
             raise InvalidRequest(f"The provider {name!r} cannot list its models.")
         return cast("Lists", offer.provider)

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
 
-from weftline import run_ids
+from weftline import labels
 from weftline.framing import one_line
 from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
@@ -66,7 +66,7 @@ class ExportedRow(Struct, frozen=True, omit_defaults=True):
         """Its key, and its salt in the store; None if there can be no such run."""
         if not self.key:
             return ids.parse(self.id, prefix="run_")
-        possible = 0 < self.key <= MAX_KEY and run_ids.is_possible(self.id)
+        possible = 0 < self.key <= MAX_KEY and labels.is_possible(self.id)
         return (self.key, ids.given(self.id)) if possible else None
 
 
@@ -100,10 +100,6 @@ class ThreadLine(_Line, frozen=True, tag="thread"):
 class ThreadMessageLine(_Line, frozen=True, tag="thread_message"):
     run: str
     message: Raw
-
-
-class ThreadMessageLine1(ThreadMessageLine, frozen=True, tag="said"):
-    """As version 1 of the format called it; never written."""
 
 
 class EntryLine(_Line, frozen=True, tag="entry"):
@@ -148,15 +144,7 @@ class EndLine(_Line, frozen=True, tag="end"):
 
 
 Line: TypeAlias = (
-    HeaderLine
-    | ThreadLine
-    | ThreadMessageLine
-    | ThreadMessageLine1
-    | MessageLine
-    | EntryLine
-    | BlobLine
-    | OfferedLine
-    | EndLine
+    HeaderLine | ThreadLine | ThreadMessageLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
 )
 
 decode_line = Decoder(Line).decode

@@ -18,7 +18,7 @@ from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
-from weftline.kernel.control import EXECUTED, OF_RUN, CallUnclaimed, DeployAdopted
+from weftline.kernel.control import EXECUTED, OF_RUN, DeployAdopted
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     KIND,
@@ -262,12 +262,14 @@ class _Replay:
         if type(log) is not type(now.head):
             return [Difference("type", item.kind, KIND[type(now.head)])]
         body = in_private(item.body) if isinstance(log, RunEnded) else item.body  # clients may read another text
+        if isinstance(log, AttemptStarted):
+            body = now.body  # the tools, of which the head has a digest
         if log == now.head and body == now.body:
             return []
         found = differences(log, now.head)
         if body != now.body:
             found += differences(body_value(body), body_value(now.body), path="body")
-        unknown = (*self._unknown(log), *_in_other_words(log, body))
+        unknown = self._unknown(log)
         return [one for one in found if {one.field, one.field.partition(".peer")[0]}.isdisjoint(unknown)]
 
     def _unknown(self, log: Fact) -> tuple[str, ...]:
@@ -405,12 +407,6 @@ def _attempts(state: State, head: CallClosed | CallStarted | AwaitOpened) -> tup
         return ()
     call = calls[head.index]
     return (0,) if call.client is not None else (call.attempt or 1,)
-
-
-def _in_other_words(log: Fact, body: bytes) -> tuple[str, ...]:
-    """Fields that say the same as today's, in the words of an older format."""
-    older = isinstance(log, CallOpened | CallUnclaimed) and bodies.decode_opened(body).echo is not UNSET
-    return ("body.echo", "body.peer") if older else ()
 
 
 def _as_then(now: AskedCall, log: AskedCall) -> AskedCall:

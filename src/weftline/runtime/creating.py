@@ -15,11 +15,10 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Limits, Parent, RunCreated
-from weftline.labels import missing_labels
+from weftline.labels import missing_labels, require_possible
 from weftline.messages import Blob
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.run_ids import require_possible
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.budgets.reserving import check_models

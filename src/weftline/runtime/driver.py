@@ -33,7 +33,6 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
-from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
@@ -51,7 +50,7 @@ from weftline.runtime.tasks import wait_through, wait_while_running
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.rows import ThreadEnd
-from weftline.trace_context import incoming_traceparent
+from weftline.trace_context import current_request, current_run, incoming_traceparent
 from weftline.work.outcomes import as_errors, is_being_cancelled
 from weftline.work.turns import current_caller, on_behalf_of
 

@@ -8,13 +8,12 @@ from typing import Self, TypeAlias
 
 from msgspec import UNSET, Struct
 
-from weftline.failure import Hint, hint_of
+from weftline.failure import Bounds, Hint, hint_of
 from weftline.kernel import bodies
 from weftline.kernel.batch import Call
 from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, ClosedBody, EndedBody, GatedBody, TurnBody, TurnCall
 from weftline.kernel.entries import AwaitClosed, CallAsked, CallClosed, ChildEnded, How, TurnCompleted
 from weftline.messages import ToolCall, ToolResult, ToolResults, UserPart, joined_text
-from weftline.outcome import Bounds
 
 _UNCHANGED = TurnCall()
 _WITH_ANSWER = frozenset[How]({"returned", "answered"})

@@ -257,6 +257,8 @@ class WorkingSet(Struct, eq=False):
     nested_callers: dict[int, NestedCaller] = {}
     """The running calls that ask for others, by index."""
     toolbox: Toolbox | None = None
+    logged_toolbox: Toolbox | None = None
+    """The latest whose tools this process has written to the log."""
     catalog: Catalog | None = None
     workspace_slug: str = ""
     store_id: str = ""

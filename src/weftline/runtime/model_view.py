@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.failure import Bounds, preview_of
 from weftline.kernel.bodies import ClosedBody, SummaryBody
 from weftline.kernel.context import ContextCompacted
 from weftline.messages import Image, Message, Text, ToolResults, User, UserPart
-from weftline.outcome import Bounds, preview_of
 from weftline.providers.calls import warn_unread
 from weftline.runtime.model_calls.cutting import Cut, with_summary
 from weftline.text.canonical import canonical_value

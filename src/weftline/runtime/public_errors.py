@@ -14,11 +14,11 @@ from weftline.kernel import bodies
 from weftline.kernel.budgeting import STOPPED, UNPRICED
 from weftline.kernel.entries import CallClosed, Fact, RunEnded
 from weftline.kernel.policy import FinalReason
-from weftline.log_context import current_run, fields
 from weftline.providers.base import ErrorClass
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.text.redaction import REDACTED
 from weftline.tools.results import causes_of
+from weftline.trace_context import current_run, fields
 
 logger = logging.getLogger(__name__)
 

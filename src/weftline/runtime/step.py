@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure, kind_by
+from weftline.failure import Bounds, ChildLink, Failure, ServerData, Telemetry, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.control import CallUnclaimed
@@ -44,7 +44,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
+from weftline.plan import DEFINED_BY_PLAN
 from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
@@ -53,7 +53,7 @@ from weftline.runtime.model_calls.models import cost_nusd, model_ref, offered_di
 from weftline.runtime.model_calls.spending import spent
 from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result
-from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.rows import ThreadEnd
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
@@ -183,6 +183,21 @@ def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
     return after
 
 
+def _tools_to_log(work: WorkingSet, toolbox: Toolbox) -> bytes:
+    """Returns the tools of a run for its log, once, unless its plan defines them."""
+    if work.logged_toolbox is toolbox:
+        return b""
+    work.logged_toolbox = toolbox
+    plan = work.plan
+    if not toolbox.specs or (plan.code is None and all(isinstance(ref, DEFINED_BY_PLAN) for ref in plan.tools)):
+        return b""
+    return bodies.encode(
+        bodies.OfferedBody(
+            tuple(bodies.OfferedTool(one.name, one.description, one.parameters) for one in toolbox.specs)
+        )
+    )
+
+
 def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     """An entry that the kernel decided on, completed with the content that the kernel does not know."""
     head = new.head
@@ -194,7 +209,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             system = work.plan.system if conversation.system is None else conversation.system
             offered = offered_digest(system, toolbox)
         model = model_ref(work, head.choice)
-        return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
+        body = _tools_to_log(work, toolbox)
+        return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered), body)
     if type(head) is CallOpened:
         return Draft(head, bodies.encode(offer_body(work, head)))
     if type(head) is CallStarted:

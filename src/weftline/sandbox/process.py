@@ -269,7 +269,7 @@ class Pool:
         while self._idle:
             await self._idle.popleft().kill()
         directory, self._directory = self._directory, None
-        if directory is not None:  # removed right here: it is empty, and at the end of the process there are no threads
+        if directory is not None:  # removed right here: it is small, and at the end of the process there are no threads
             shutil.rmtree(directory, ignore_errors=True)
         self._guard = None
 
@@ -333,8 +333,8 @@ def own_directory() -> str:
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
         host = left.name.removeprefix(prefix).partition("-")[0]
         if host.isdigit() and not Path(f"/proc/{host}").exists() and Path("/proc/self").exists():
-            with suppress(OSError):  # not empty, and so not an engine's; or another user's
-                left.rmdir()
+            # With whatever an engine has cached in it. Links are not followed, and those of other users stay.
+            shutil.rmtree(left, ignore_errors=True)
     return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
 
 

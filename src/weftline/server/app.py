@@ -12,7 +12,6 @@ from functools import partial
 from weftline.api.cursors import SealedCursors
 from weftline.api.principal import NOBODY, Principal
 from weftline.errors import RateLimited, WeftlineError
-from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
@@ -36,7 +35,7 @@ from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.tools.loader import LoadedTool
-from weftline.trace_context import incoming_traceparent
+from weftline.trace_context import RequestInfo, current_request, incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
 from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of
 from weftline.workspace.client_documents import ReadDocument

@@ -24,7 +24,6 @@ from weftline.api.principal import Principal
 from weftline.api.unattended import UnattendedAgents
 from weftline.api.views import run_summary
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
-from weftline.log_context import current_request
 from weftline.runtime.engine import Follower, StreamPlace
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
@@ -32,7 +31,7 @@ from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.request_log import RefusedRequests
 from weftline.store.rows import LargeEntry, RunRow
 from weftline.text.json_size import excess
-from weftline.trace_context import incoming_traceparent
+from weftline.trace_context import current_request, incoming_traceparent
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.wire.run_responses import TERMINAL, RunView

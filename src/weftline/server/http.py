@@ -14,11 +14,11 @@ from msgspec import Struct
 from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
-from weftline.log_context import RequestInfo
 from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
 from weftline.server.memory import LARGE_BYTES, LargeBodies, Reservation
 from weftline.text.characters import may_have_nul
 from weftline.text.percent import fields
+from weftline.trace_context import RequestInfo
 from weftline.wire.json_text import refuse_nul
 from weftline.work.turns import current_caller
 

@@ -13,8 +13,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, TypeAlias
 
-from weftline.log_context import current_request, current_run
 from weftline.text.redaction import REDACTED, redact_url
+from weftline.trace_context import current_request, current_run
 
 LogStyle: TypeAlias = Literal["text", "json"]
 

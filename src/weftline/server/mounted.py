@@ -24,7 +24,6 @@ from weftline.api.agent_specs import code_spec
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.errors import Conflict, InvalidRequest, Unavailable
-from weftline.log_context import RequestInfo
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
@@ -38,6 +37,7 @@ from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.tools.loader import loaded_tools, server_tools
+from weftline.trace_context import RequestInfo
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 

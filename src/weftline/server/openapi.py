@@ -234,6 +234,14 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     return made
 
 
+_EVENT: Schema = {
+    "description": "One of the events: its lines by name. `data` is JSON.",
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["data"],
+}
+
+
 def _responses(route: Route, schemas: Schemas) -> Schema:
     kinds = _kinds(route)
     shape = json_type(route)
@@ -256,7 +264,7 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         # success as text.
         successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts them."}
     elif EventStream in kinds:
-        content["text/event-stream"] = {}
+        content["text/event-stream"] = {"schema": _EVENT}
     return {
         **successes,
         **({"204": {"description": "Done. The response has no body."}} if route.silent else {}),

@@ -27,7 +27,7 @@ from weftline.server.process import default_stall_s
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.asking import checked_template
-from weftline.workspace.redirects import is_scheme_of_an_app
+from weftline.workspace.apps import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
 _MAX_WAITS, _MAX_WAIT_S = 50, 30 * 86400

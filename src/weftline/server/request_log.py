@@ -10,9 +10,9 @@ from contextvars import Context
 from time import monotonic
 from typing import Any
 
-from weftline.log_context import fields
 from weftline.server.http import Request
 from weftline.server.logs import ACCESS
+from weftline.trace_context import fields
 
 access = logging.getLogger(ACCESS)
 

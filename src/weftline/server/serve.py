@@ -304,6 +304,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         report_start(address, db=settings.db, models=models, tools=own_tools, agents=agents.by_name if agents else ())
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
+        if agents:
+            agents.advise()
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
         scheduling = asyncio.create_task(_after_hold(engine, alarm.run))

@@ -21,7 +21,7 @@ from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.store.rows import Item
-from weftline.wire.damage import unreadable_event
+from weftline.wire.errors import unreadable_event
 from weftline.wire.run_responses import snapshot
 
 logger = logging.getLogger(__name__)

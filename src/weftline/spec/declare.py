@@ -1,4 +1,4 @@
-"""How the fields of a spec are declared: their limits, their units, and what happens when two specs are merged.
+"""Declares the fields of a spec: their limits, their units, and what happens when two specs are merged.
 
 A field is a line of a struct. `Meta` has what msgspec checks while it decodes, `check` what it cannot, and `opt` in
 which requests the field may appear and how it merges. The declared structs say what a client may send; `exact` and
@@ -58,9 +58,9 @@ class Where(Flag):
 
 ANY = Where.AGENT | Where.SESSION | Where.MESSAGE | Where.RUN
 FIXED = Where.AGENT | Where.SESSION | Where.RUN
-"""What a session sets for all its runs."""
+"""Fields that a session sets for all its runs."""
 INPUT = Where.MESSAGE | Where.RUN
-"""What a run is given, and nothing that lasts longer."""
+"""Fields of a run, and of nothing that lasts longer."""
 
 Rule: TypeAlias = Callable[[Raw | None, Raw | None], Raw | None]
 """Merges a request's own value with the one above it. A rule that returns one of the two keeps its bytes."""
@@ -91,7 +91,7 @@ def both(merge: Callable[[Raw, Raw], Raw]) -> Rule:
 
 
 class Opt(Struct, frozen=True):
-    """What is declared about a field besides its type."""
+    """The declarations of a field besides its type."""
 
     where: Where = ANY
     merge: Rule = override
@@ -100,7 +100,7 @@ class Opt(Struct, frozen=True):
     session: Rule | None = None
     """The rule for what is above in a session, if it is another one."""
     client: bool = True
-    """Whether the Python client sends the field as it is given. It has its own spelling of the others."""
+    """True if the Python client sends the field as it is given. It has its own spelling of the others."""
 
     def rule(self, above: Where) -> Rule:
         if not self.where & FIXED & ~Where.RUN:
@@ -121,7 +121,7 @@ def opt(
 
 
 def tighten(merge: Callable[[Any, Any], Any]) -> Meta:
-    """How a value of a group merges with the one above it."""
+    """Declares how a value of a group merges with the one above it."""
     return Meta(extra={"tighten": merge})
 
 

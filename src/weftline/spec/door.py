@@ -21,16 +21,23 @@ from weftline.spec.declare import Part, exact, read_seconds
 from weftline.spec.fields import INPUT_FIELDS, Chat, MessageModel, RunModel, asks_for_checklist
 from weftline.spec.tools import DIALLED, ServerTool, duplicate_names, take_secrets
 from weftline.spec.walk import Problems, checks_of, walk_of
+from weftline.text.json_size import SMALL_BYTES
 from weftline.wire.attachments import take_attachments
 from weftline.wire.json_text import NULL, decode_fields, decode_object, decode_value, encode, refuse_many
 from weftline.wire.limits import DEFAULT_RUN_NAME, MAX_BODY_BYTES
-from weftline.wire.unknown_fields import Shape, UnknownField, shape_of_struct, unknown_fields, with_typos
-from weftline.wire.unused_schemas import unused_schemas
+from weftline.wire.unknown_fields import (
+    Shape,
+    UnknownField,
+    shape_of_struct,
+    unknown_fields,
+    unused_schemas,
+    with_typos,
+)
 from weftline.wire.validation import quoted
 
 
 class Sent(Struct, frozen=True):
-    """What a valid request asks for.
+    """A valid request.
 
     `spec` is the JSON to store: every field as it was sent, except for secrets, which are `[redacted]`, and the
     contents of attachments.
@@ -49,7 +56,7 @@ class Sent(Struct, frozen=True):
     run_id: str | None = None
     """The id that the client chose for a run, instead of one of the server's."""
     replaces_tools: bool = False
-    """Whether it has tools, which replace those of a session."""
+    """True if it has tools, which replace those of a session."""
 
 
 class Door:
@@ -61,7 +68,8 @@ class Door:
 
     def read(self, body: bytes) -> Sent:
         """Returns a valid request; raises `InvalidRequest` with all that is wrong with any other."""
-        refuse_many(body)
+        if len(body) >= SMALL_BYTES:  # a shorter one has too much of nothing
+            refuse_many(body)
         try:
             spec = self._decode(body)
             fields = decode_fields(body)
@@ -110,14 +118,15 @@ class Door:
     def _checked(self, fields: dict[str, Raw], spec: Any) -> dict[str, Any] | None:
         """Returns the values that matter beyond the checks; None if one of the checks fails."""
         known: dict[str, Any] = {}
-        checks, files, problems = self._checks, _has_files(spec), None
+        checks, problems = self._checks, None
+        files = (spec.attachments or spec.messages) and _has_files(spec)
         for name, raw in fields.items():
             if raw == NULL:
                 continue
-            if name == "tools" and all(isinstance(tool, ServerTool) for tool in spec.tools):
+            if name == "tools" and not [tool for tool in spec.tools if not isinstance(tool, ServerTool)]:
+                known[name] = spec.tools
                 if len({tool.name for tool in spec.tools}) < len(spec.tools):
                     return None
-                known[name] = spec.tools
             elif name in checks:
                 problems = problems or Problems()
                 value = known[name] = decode_value(raw)
@@ -126,9 +135,9 @@ class Door:
                 known[name] = decode_value(raw)
             else:
                 known[name] = _THERE
-        if (problems and problems.found) or duplicate_names(_described(known)) or _fallback_problem(known):
+        if (problems and problems.found) or ("fallbackModelId" in known and _fallback_problem(known)):
             return None
-        return known
+        return None if "tools" in known and duplicate_names(_described(known)) else known
 
     def read_closely(self, body: bytes) -> Sent:
         """Like `read`, field by field, for a body that is not valid or has unknown fields."""
@@ -145,13 +154,14 @@ class Door:
             raise with_typos(error, unknown) from None
 
     def _sent(self, fields: dict[str, Raw], known: dict[str, Any], unknown: tuple[UnknownField, ...]) -> Sent:
-        use_one_fallback(fields)
+        if "fallbackModelId" in fields:
+            use_one_fallback(fields)
         blobs: tuple[Blob, ...] = ()
         if known.get("attachments") or type(known.get("messages")) is list:
             blobs = take_attachments(fields, known)
         secrets: dict[str, dict[str, str]] = {}
-        tools = _described(known)
-        if any(tool["kind"] in DIALLED for tool in tools):
+        tools = _described(known) if "tools" in known else []
+        if tools and any(tool["kind"] in DIALLED for tool in tools):
             fields["tools"], secrets = take_secrets(fields["tools"], tools)
         spec = encode(fields)
         if len(spec) > MAX_BODY_BYTES:
@@ -245,7 +255,7 @@ def _without_effect(sent: Mapping[str, Any]) -> Iterator[UnknownField]:
 
 
 _FIXED = frozenset(RunModel.__struct_encode_fields__) - frozenset(MessageModel.__struct_encode_fields__)
-"""What a session sets for all its runs."""
+"""Fields that a session sets for all its runs."""
 
 RUN = Door(RunModel, require=require_input)
 MESSAGE = Door(MessageModel, require=require_input)

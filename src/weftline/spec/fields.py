@@ -1,4 +1,4 @@
-"""What a run can be asked to do: every field once, with its JSON name, its limits and how it merges.
+"""The fields of a run: everything that it can be asked to do, once, with its JSON name, its limits and how it merges.
 
 An agent, a session and a message to it, a run, a schedule and the changes of a fork are all made of these fields. To
 add an option, add a line here, with its documentation below it, and one to `PlanContent` or `Limits`, which is what the
@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, Optional, TypeAlias, cast
 
 from msgspec import Meta, Raw, ValidationError, convert, json
 
-from weftline import run_ids
 from weftline.engine_options import (
     MAX_INTERVAL_S,
     MAX_TASK_QUEUE_CHARS,
@@ -26,6 +25,7 @@ from weftline.engine_options import (
     typed,
 )
 from weftline.kernel.control import OnDeploy, OnLost
+from weftline.labels import MAX_CHARS, PATTERN, WANTED, is_possible
 from weftline.spec.declare import (
     FIXED,
     INPUT,
@@ -128,7 +128,7 @@ def _plan_problem(plan: object) -> str:
 
 
 def asks_for_checklist(plan: object) -> bool:
-    """Whether a valid `plan` asks for a checklist of steps beside the run, which is not made."""
+    """Returns True if a valid `plan` asks for a checklist of steps beside the run, which is not made."""
     if isinstance(plan, dict):
         options = cast("dict[str, Any]", plan)
         return options.get("mode") != "off" and any(options[name] for name in options if name != "planOnly")
@@ -160,7 +160,7 @@ def _object_schema_problem(schema: object) -> str:
 
 
 def _run_id_problem(id: str) -> str:
-    return "" if run_ids.is_possible(id) else run_ids.WANTED
+    return "" if is_possible(id) else WANTED
 
 
 _decode_words = json.Decoder(dict[str, str]).decode
@@ -203,7 +203,7 @@ _StopSequence: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP
 _REASONING = check(_reasoning_problem, schema={"minimum": 0, "maximum": MAX_REASONING_LEVEL})
 _SCHEMA_SIZE = check(partial(_size_problem, MAX_OUTPUT_SCHEMA_BYTES))
 _LOOP = check(_loop_problem, schema={"not": {"const": True}})
-_RUN_ID = check(_run_id_problem, schema={"pattern": run_ids.PATTERN, "maxLength": run_ids.MAX_CHARS})
+_RUN_ID = check(_run_id_problem, schema={"pattern": PATTERN, "maxLength": MAX_CHARS})
 
 # Objects inside a spec
 
@@ -251,7 +251,7 @@ class Loop(Part, frozen=True, kw_only=True):
 
 
 class ToolBudget(Part, frozen=True):
-    """How often a tool may be called."""
+    """The most calls of a tool."""
 
     max_calls: Annotated[int, Meta(ge=0, le=MAX_BUDGET_CALLS)]
 
@@ -269,7 +269,7 @@ class RunBudgets(Part, frozen=True, kw_only=True):
 
 
 class Retry(Group, frozen=True, kw_only=True):
-    """How often the engine tries to hand the run to a worker; 0 means the engine's default."""
+    """The attempts of the engine to hand the run to a worker; 0 means the engine's default."""
 
     max_attempts: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     initial_interval_ms: Annotated[int, Meta(ge=0, le=MAX_INTERVAL_S * 1000)] | None = None
@@ -322,7 +322,7 @@ class RunSpec(Part, frozen=True, kw_only=True):
     awaits: Annotated[Awaits | None, opt(merge=within(Awaits))] = None
     on_deploy: Annotated[OnDeploy | None, opt(merge=strictest_word("adopt", "ask", "pin"))] = None
     stream_arguments: Annotated[bool | None, opt(agent=own_only)] = None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     metadata: Annotated[Words | None, opt(agent=own_only, session=union)] = None
     labels: Annotated[Words | None, opt(agent=own_only, session=union)] = None
     """For hooks, policies and tools, also of child runs; no model reads them."""

@@ -69,7 +69,7 @@ _Calls: TypeAlias = Annotated[int, _amount("calls")]
 
 
 class Budget(Group, frozen=True, kw_only=True):
-    """What each run may spend, with its subagents' runs: 0 permits nothing, None is unlimited.
+    """The most that each run may spend, together with its subagents' runs: 0 permits nothing, None is unlimited.
 
     The worst case of a call has to fit before it begins. `calls` are those of tools; `seconds` is the time that model
     and tool calls take. When something does not fit, the run answers in one more turn without tools, for which enough
@@ -95,7 +95,7 @@ class Budget(Group, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> bool:
-        """Whether it limits anything."""
+        """True if it limits anything."""
         return not self.usd is self.tokens is self.seconds is self.calls is None
 
 
@@ -106,12 +106,12 @@ class Awaits(Group, frozen=True, kw_only=True):
     """Rules for questions to people."""
 
     timeout_s: Annotated[Wait | None, tighten(least)] = field(default=None, name="timeoutMs")
-    """How long a person has to answer; without it, forever."""
+    """The time that a person has to answer; without it, forever."""
     on_expired: Annotated[Literal["deny", "end"] | None, tighten(strictest("deny", "end"))] = None
     grant_ttl_s: Annotated[Wait | None, tighten(least)] = field(default=None, name="grantTtlMs")
-    """How long an approval is valid."""
+    """The time for which an approval is valid."""
     four_eyes: Annotated[bool | None, tighten(either)] = None
-    """Whether the person who requested the run may not approve its calls."""
+    """True if the person who requested the run may not approve its calls."""
 
 
 # Policies
@@ -134,15 +134,15 @@ def policy_problem(policy: Mapping[str, Any]) -> str:
 
 
 class Policy(Group, frozen=True, kw_only=True):
-    """How far a run may go, and which tools it may use. None, or a count or time of 0, means no limit.
+    """The limits of a run, and the tools that it may use. None, or a count or time of 0, means no limit.
 
     `per_tool_timeout_s` has time-outs by the name of a tool, or by the beginning of one with a `*` behind it.
     """
 
     max_tool_calls: _Count | None = None
-    """How many tool calls a run may make. A turn that does not fit is refused as a whole."""
+    """The most tool calls that a run may make. A turn that does not fit is refused as a whole."""
     per_turn_max_tool_calls: _Count | None = None
-    """How many calls of one turn are executed; the others are refused."""
+    """The most calls of one turn that are executed; the others are refused."""
     max_consecutive_failed_tool_calls: _Count | None = None
     """After this many turns in a row whose calls all failed, the next turn is the last one."""
     failure_counting: Literal["turn", "call"] | None = None
@@ -164,9 +164,9 @@ class Policy(Group, frozen=True, kw_only=True):
     tag_clauses: Annotated[Sequence[TagClause], Meta(max_length=MAX_POLICY_ENTRIES)] | None = None
     """All of these must hold for a tool."""
     on_missing_fields: Literal["resume", "finalize", "await_clarification"] | None = None
-    """What follows the first result of a turn that lacks fields: the next turn, the final one, or a question."""
+    """The consequence of the first result of a turn that lacks fields: the next turn, the final one, or a question."""
     interrupts_allowed: bool | None = None
-    """Whether the run may be paused and may ask people."""
+    """False if the run may neither be paused nor ask people."""
 
     @property
     def rule(self) -> PolicyRule | None:

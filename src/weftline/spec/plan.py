@@ -47,13 +47,13 @@ CONVERTED: Final = frozenset(
     | {"tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy", "stream_arguments", "turn_id"}
     | {"memo", "search_attributes", "task_queue", "retry_policy", "metadata", "labels", "agent_id"}
 )
-"""What has another name or form in the plan, or a default there. `to_plan` has a line for each."""
+"""Fields with another name or form in the plan, or a default there. `to_plan` has a line for each."""
 NOT_STORED: Final = frozenset({"fallback_model_id", "plan", "run_id"})
 """A spelling of `model_fallbacks`, what is refused, and the id that the run's row has."""
 COPIED: Final = tuple(
     [name for name in RunSpec.__struct_fields__ if name in PlanContent.__struct_fields__ and name not in CONVERTED]
 )
-"""What the plan has as it was sent: every other field."""
+"""Fields that the plan has as they were sent: all others."""
 
 
 @cache

@@ -115,7 +115,7 @@ Headers: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_POLICY_NAME_CHARS)]
 Tags: TypeAlias = Annotated[Sequence[Name], Meta(max_length=MAX_POLICY_ENTRIES)]
-"""What the filters of a policy match."""
+"""The words that the filters of a policy match."""
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 _Schema: TypeAlias = Annotated[Raw, check(schema_problem)]
 

@@ -22,7 +22,7 @@ Path: TypeAlias = tuple[int | str, ...]
 
 
 class Problems:
-    """What is wrong with a body, in the order in which it was found."""
+    """The problems of a body, in the order in which they were found."""
 
     def __init__(self) -> None:
         self.found: list[Issue] = []

@@ -7,8 +7,6 @@ double (`1e300`, `5e-324`) takes a hundred times as long as any other: 1 MB of t
 
 from __future__ import annotations
 
-import re
-
 MAX_JSON_VALUES = 200_000
 """For one untrusted text, including field names. Parsing takes about 50 ms."""
 LONG_NUMBER_DIGITS = 400
@@ -19,11 +17,13 @@ MAX_LONG_EXPONENTS = 1_000
 
 _UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
 _STRIDE = LONG_NUMBER_DIGITS // 2
-_LONG_EXPONENT = re.compile(rb"[eE][+-]?[0-9]{3}")
 _NEVER_LONG_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
 SMALL_BYTES = min(_NEVER_LONG_BYTES, len(b"1e300,") * MAX_LONG_EXPONENTS)
 """A shorter text has too much of nothing."""
 _DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_LONG_EXPONENT = b"0e000"
+_NUMBERS_ALIKE = bytes(0x65 if byte in b"eE" else zero for byte, zero in enumerate(_DIGITS_TO_ZEROS))
+"""Makes every exponent of three digits a `_LONG_EXPONENT`, without its sign: a quarter of the cost of a pattern."""
 _CHUNK_BYTES = 256 * 1024
 """How much is scanned at once; other threads run in between."""
 
@@ -101,7 +101,7 @@ def _has_more_exponents(text: bytes) -> bool:
         return False
     count = 0
     for at in range(0, len(text), _CHUNK_BYTES):
-        count += len(_LONG_EXPONENT.findall(text, at, at + _CHUNK_BYTES))
+        count += text[at : at + _CHUNK_BYTES].translate(_NUMBERS_ALIKE, b"+-").count(_LONG_EXPONENT)
         if count > MAX_LONG_EXPONENTS:
             return True
     return False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from opcode import opmap
 from typing import Final
 
 
@@ -30,7 +28,7 @@ def our_name(of: str, name: str) -> str:
 
     `of` is an option of `Agent`, `run` or `tool`, an attribute of `agent` or `result`, or a name to import.
     """
-    ours = ELSEWHERE[of].get(name)
+    ours = ELSEWHERE.get(of, {}).get(name)
     if ours is None:
         return ""
     return f"{_KINDS[of].format(name=name)} here it is {ours}."
@@ -41,27 +39,6 @@ def missing_attribute(of: str, value: object, name: str) -> AttributeError:
     if sentence := our_name(of, name):
         return AttributeError(sentence, name=None, obj=None)
     return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}", name=name, obj=value)
-
-
-def missing_name(module: str, name: str, *, known: Iterable[str] = (), moved: str = "") -> AttributeError | ImportError:
-    """Returns the error for a name that a module does not have, with a sentence that helps if there is one.
-
-    For the module's `__getattr__`. `from … import` drops the sentence of an `AttributeError`, but not of an
-    `ImportError`. `moved` is the module that has the name instead.
-    """
-    plain = f"module {module!r} has no attribute {name!r}"
-    if moved:
-        sentence = f"{module}.{name} is in {moved}: `from {moved} import {name}`"
-    else:
-        near = did_you_mean(name, known)
-        sentence = our_name(module, name) or (f"{plain}.{near}" if near else "")
-    asking = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    imports = asking.f_globals.get("__name__") in ("importlib._bootstrap", "_frozen_importlib")
-    imports = imports or asking.f_code.co_code[asking.f_lasti] == opmap["IMPORT_FROM"]
-    if not sentence:
-        return AttributeError(plain)
-    # Without a name, Python adds no guess of its own.
-    return ImportError(sentence, name=module) if imports else AttributeError(sentence, name=None, obj=None)
 
 
 _KINDS: Final = {

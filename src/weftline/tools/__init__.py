@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from weftline.agent.agent_tools import toolset
     from weftline.agent.running.disclosure import tool_search
     from weftline.agent.skills.format import Skill
-    from weftline.failure import Hint
-    from weftline.outcome import ServerData, Telemetry
+    from weftline.failure import Hint, ServerData, Telemetry
     from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.people import present_plan
@@ -40,15 +39,17 @@ if TYPE_CHECKING:
     from weftline.tools.shaping import ToolsetCall
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    from weftline.text.public_pages import lazy_names
+
     _HOMES = {
         "Bounded": "weftline.tools.bounding",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
         "Injected": "weftline.tools.injected",
         "Paging": "weftline.tools.bounding",
-        "ServerData": "weftline.outcome",
+        "ServerData": "weftline.failure",
         "Skill": "weftline.agent.skills.format",
-        "Telemetry": "weftline.outcome",
+        "Telemetry": "weftline.failure",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolQuestion": "weftline.tools.base",
@@ -61,13 +62,4 @@ else:
         "toolset": "weftline.agent.agent_tools",
     }
 
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return value
-
-    def __dir__():
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

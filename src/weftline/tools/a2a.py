@@ -19,11 +19,11 @@ import msgspec
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.a2a_responses import FAILED, UNDER_WAY, WAITS, Fields, answer_text, objects, state_of, unwrapped
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
+from weftline.peer_responses import FAILED, UNDER_WAY, WAITS, Fields, answer_text, objects, state_of, unwrapped
 from weftline.providers.base import ToolSpec
 from weftline.text.characters import storable_json
 from weftline.text.json_size import excess

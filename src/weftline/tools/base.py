@@ -14,11 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import reminders
-from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_problem
+from weftline.failure import Bounds, Failure, FailureKind, Hint, Recovery, ServerData, Telemetry, recovery_problem
 from weftline.kernel.bodies import AskBody, Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart, joined_text
-from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
 from weftline.text.characters import storable

@@ -9,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure
+from weftline.failure import Bounds, Failure
 from weftline.messages import Text, joined_text
-from weftline.outcome import Bounds
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 

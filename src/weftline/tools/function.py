@@ -16,7 +16,6 @@ from weftline import prompts
 from weftline.failure import Failure
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
-from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
@@ -46,6 +45,7 @@ from weftline.tools.signature import (
 )
 from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
+from weftline.trace_context import fields
 from weftline.work.outcomes import as_errors, attempt
 
 if TYPE_CHECKING:

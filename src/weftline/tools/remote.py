@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
-from weftline.log_context import fields
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.text.redaction import Redactor
@@ -25,6 +24,7 @@ from weftline.tools.arguments import object_args
 from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.checking import checked_args
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
+from weftline.trace_context import fields
 from weftline.work.outcomes import raise_if_cancelled
 
 _RUNNERS = frozenset({"bunx", "docker", "node", "npx", "pipx", "pnpx", "python", "python3", "uv", "uvx", "deno", "bun"})

@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure
-from weftline.outcome import ServerData, Telemetry
+from weftline.failure import Failure, ServerData, Telemetry
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds

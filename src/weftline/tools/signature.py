@@ -34,8 +34,7 @@ from weftline.tools.arguments import (
 from weftline.tools.injected import NotInjected, is_injected
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
-from weftline.tools.stored_schema import dumped, serializer_of, validator_of
-from weftline.tools.validation_work import TooMuchWork, counting
+from weftline.tools.validation_work import TooMuchWork
 from weftline.work.outcomes import is_interruption
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class Parameters:
                 extra["description"] = docs[parameter.name]
             if parameter.default is not parameter.empty:
                 hint = _with_default(name, parameter, hint)
-                extra["default"] = parameter.default
+                extra |= {"default": parameter.default, "validate_default": True}
             definitions[field] = (hint, Field(**extra))
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         try:
@@ -230,12 +229,12 @@ class Parameters:
         """Returns canonical argument bytes: coerced to the declared types, with defaults and what the run fills in.
         Nulls are left out of them where only another value, or none, is allowed.
 
-        They are a fixed point: they pass the same validators again before the function is called, and must not change,
-        as the function has to receive what the log says, and that has to be what the model asked for.
+        They pass the same validators again before the function is called, and must not change, as the function has to
+        receive what the log says, and that has to be what the model asked for.
 
         Raises:
-            InvalidArguments: if the text is not a JSON object or does not fit, or if the arguments cannot be stored and
-                read back.
+            InvalidArguments: if the text is not a JSON object or does not fit, or if its validators change what they
+                have returned.
             NotInjected: if what the run fills in is missing, or does not fit.
             TooMuchWork: if they take too long to validate.
         """
@@ -346,8 +345,7 @@ def require_stable(model: BaseModel, form: StoredForm, *, name: str) -> None:
     try:
         form.of(model)
     except NotStored as error:
-        if error.changed:
-            raise not_stored(name, error) from error
+        raise not_stored(name, error) from error
     except (NotCanonical, RecursionError):
         pass
 
@@ -375,7 +373,7 @@ def _has_description(hint: Any) -> bool:
 
 
 def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    """Returns the hint, with None added if that is the default. Checks that the default can be stored and read back."""
+    """Returns the hint, with None added if that is the default. Checks that the default fits."""
     from pydantic import PydanticUserError, TypeAdapter
     from pydantic.fields import FieldInfo
 
@@ -387,13 +385,9 @@ def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
         adapter: TypeAdapter[Any] = TypeAdapter(hint)
     except PydanticUserError:
         return hint  # reported with the other parameters
-    for custom in (True, False):
-        try:
-            serializer = serializer_of(adapter.core_schema, custom=custom)
-            data = canonical_value(dumped(serializer, parameter.default))
-            with counting():
-                validator_of(adapter.core_schema).validate_json(data)
-        except ValueError:  # raised by pydantic, and for what JSON cannot hold
-            continue
-        return hint
-    raise TypeError(f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type")
+    try:
+        adapter.dump_python(adapter.validate_python(parameter.default), mode="json", warnings=False)
+    except ValueError:  # for what JSON cannot hold, too
+        problem = f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type"
+        raise TypeError(problem) from None
+    return hint

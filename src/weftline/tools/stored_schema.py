@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from msgspec.json import Encoder
+
 from weftline.tools.validation_work import NOT_SCHEMAS, count, is_recursive, needs_counting
 
 if TYPE_CHECKING:
@@ -19,16 +21,13 @@ _Schema: TypeAlias = dict[str, Any]
 
 _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
 _WITH_FIELDS = frozenset({"model", "dataclass", "typed-dict"})
+_SETS = frozenset({"set", "frozenset"})
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
-_READS_NULL = frozenset({"nullable", "none", "any"})
 
 
 def validator_of(schema: CoreSchema, *, fail_fast: bool = False) -> SchemaValidator:
-    """Returns what reads values of a schema, as pydantic does, with two exceptions.
-
-    An `Iterable` is read at once, as a list: pydantic reads it when it is iterated over, and only once. And a field
-    whose default is None reads null, whatever its type is: pydantic does not check defaults, so many people write
-    `count: int = None`, and what a field has got must be read back from the log.
+    """Returns what reads values of a schema, as pydantic does, except that an `Iterable` is read at once, as a list:
+    pydantic reads it when it is iterated over, and only once.
 
     It counts its work, so it is used within `validation_work.counting`. With `fail_fast`, only the first thing that is
     wrong with a list is reported.
@@ -55,21 +54,31 @@ def counting_validator_of(schema: CoreSchema) -> SchemaValidator | None:
     return SchemaValidator(counting, None, False) if found else None
 
 
-def serializer_of(schema: CoreSchema, *, custom: bool) -> SchemaSerializer:
-    """Returns what writes values of a schema.
+def serializer_of(schema: CoreSchema) -> SchemaSerializer:
+    """Returns what writes values of a schema: every field, under the name that it is read by.
 
-    `custom` says whether the serializers of the types' authors are used. A type that only they can write needs them,
-    but they may write less than the value, or something that the type does not read.
+    The serializers of the types' authors are not used: they may write less than the value, or what no type reads.
     """
     from pydantic_core import SchemaSerializer
 
-    return SchemaSerializer(_rewritten(schema, partial(_written_as_read, custom=custom)), None, False)
+    return SchemaSerializer(_rewritten(schema, _written_as_read), None, False)
 
 
-def dumped(serializer: SchemaSerializer, value: object, *, only: str | None = None) -> object:
-    """Returns a value as JSON values: all of it, or one field. Raises `ValueError` if it cannot be written."""
-    include = None if only is None else {only}
-    return serializer.to_python(value, mode="json", round_trip=True, warnings=False, include=include)
+def dumped(serializer: SchemaSerializer, value: object) -> object:
+    """Returns a value as JSON values. Raises `ValueError` if it cannot be written."""
+    return serializer.to_python(value, mode="json", round_trip=True, warnings=False)
+
+
+def has_own_serializers(schema: CoreSchema) -> bool:
+    """Returns True if the author of a type has written a serializer for it."""
+    found: list[_Schema] = []
+
+    def look(one: _Schema) -> None:
+        if _is_custom(one.get("serialization")):
+            found.append(one)
+
+    _rewritten(schema, look)
+    return bool(found)
 
 
 def needs_validator(schema: CoreSchema) -> bool:
@@ -78,7 +87,7 @@ def needs_validator(schema: CoreSchema) -> bool:
     recursive = is_recursive(schema)
 
     def look(one: _Schema) -> None:
-        if one["type"] == "generator" or _has_odd_none(one) or needs_counting(one, recursive=recursive):
+        if one["type"] == "generator" or needs_counting(one, recursive=recursive):
             found.append(one)
 
     _rewritten(schema, look)
@@ -115,28 +124,9 @@ def _read_back(schema: _Schema, *, recursive: bool, fail_fast: bool) -> None:
         schema["fail_fast"] = True
     if needs_counting(schema, recursive=recursive):
         count(schema)
-    elif _has_odd_none(schema):
-        read = {"type": "no-info", "function": _none_if_refused}
-        schema["schema"] = {"type": "function-wrap", "function": read, "schema": schema["schema"]}
 
 
-def _has_odd_none(schema: _Schema) -> bool:
-    """Returns True if None is the default of a type that may not read null."""
-    if schema["type"] != "default" or schema.get("default", schema) is not None or schema.get("validate_default"):
-        return False
-    return schema["schema"]["type"] not in _READS_NULL
-
-
-def _none_if_refused(value: object, read: Callable[[object], object]) -> object:
-    if value is not None:
-        return read(value)
-    try:
-        return read(None)
-    except Exception:  # validators of the type's author may raise anything
-        return None
-
-
-def _written_as_read(schema: _Schema, *, custom: bool) -> None:
+def _written_as_read(schema: _Schema) -> None:
     _read_at_once(schema)
     if schema["type"] in _FIELDS:
         for option in ("serialization_alias", "serialization_exclude", "serialization_exclude_if"):
@@ -145,6 +135,11 @@ def _written_as_read(schema: _Schema, *, custom: bool) -> None:
             schema["serialization_alias"] = name
         if schema.get("init") is False:  # a dataclass sets it itself
             schema["serialization_exclude"] = True
+    if _is_custom(schema.get("serialization")):
+        del schema["serialization"]
+    if schema["type"] in _SETS:
+        # Each process has its own order of the items of a set.
+        schema["serialization"] = {"type": "function-wrap", "function": _sorted_items}
     if schema["type"] in _WITH_FIELDS:
         config: dict[str, Any] = schema.get("config") or {}
         schema["config"] = {
@@ -152,8 +147,6 @@ def _written_as_read(schema: _Schema, *, custom: bool) -> None:
             "ser_json_bytes": config.get("val_json_bytes", "utf8"),
             "serialize_by_alias": config.get("validate_by_alias", True),
         }
-    if not custom and _is_custom(schema.get("serialization")):
-        del schema["serialization"]
 
 
 def _read_as(alias: object) -> str:
@@ -163,6 +156,10 @@ def _read_as(alias: object) -> str:
     choices = cast("list[Any]", alias) if isinstance(alias, list) else []
     paths: list[Any] = choices if choices and isinstance(choices[0], list) else [choices]
     return next((path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)), "")
+
+
+def _sorted_items(value: object, write: Callable[[object], list[object]]) -> list[object]:
+    return sorted(write(value), key=Encoder(order="sorted").encode)
 
 
 def _is_custom(serialization: _Schema | None) -> bool:

@@ -1,8 +1,8 @@
-"""Open questions to people, in the protocol's format."""
+"""Questions to people and what people allowed, in the protocol's format."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -53,3 +53,40 @@ class OpenAwait(Struct, rename="camel"):
 class AwaitPage(Struct, rename="camel"):
     awaits: list[OpenAwait]
     next_cursor: str | None
+
+
+class GrantUse(Struct, rename="camel"):
+    """A call that began with a grant."""
+
+    tool_use_id: str
+    at: _Time
+
+
+class Grant(Struct, rename="camel", kw_only=True):
+    """One approval of a call, from the log of its run."""
+
+    run_id: str
+    await_id: str
+    kind: Annotated[str, Meta(extra_json_schema={"enum": ["confirm", "doubt"]})]
+    tool_use_id: str
+    name: str
+    args: _JsonObject
+    """The exact arguments that were approved."""
+    digest: str
+    edited: bool
+    shown_args: _JsonObject
+    """The arguments that the approver saw."""
+    shown_digest: str
+    by: str
+    by_name: str | None
+    """The approver's current display name: the name of the key or app, or the user's address."""
+    at: _Time
+    expires_at: _Time
+    remember: bool | dict[str, Any]
+    """Which later calls it covers, as given; false if none."""
+    labels: dict[str, str]
+    used: list[GrantUse]
+
+
+class GrantList(Struct):
+    grants: list[Grant]

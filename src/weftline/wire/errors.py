@@ -1,14 +1,21 @@
-"""Errors for clients: the body of every response that is not 2xx, and its code."""
+"""What clients read when something is wrong: the body of every response that is not 2xx, in their words."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
-from msgspec.json import Encoder
+from msgspec import UNSET, UnsetType
+from msgspec.json import Encoder, encode
 
-from weftline.errors import TABLE, WeftlineError
+from weftline.errors import LOG_DAMAGED, TABLE, Forbidden, InvalidRequest, StoreError, WeftlineError, renamed
+from weftline.spec.declare import fields_of
+from weftline.spec.fields import RunSpec
 from weftline.text.suggestions import sentence
 from weftline.wire.responses import iso
+from weftline.wire.unknown_fields import UnknownField, with_typos
 
 _encode = Encoder(enc_hook=str).encode
 _CODES = {"unknown_call": "unknown_tool_use", "thread_ended": "session_ended"}
@@ -49,3 +56,70 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+_FIELDS: Final = {one.name: one.wire for one in fields_of(RunSpec)} | {
+    "agent_ids": "agentIds",
+    "api_key": "apiKey",
+    "base_url": "baseUrl",
+    "catch_up": "catchUp",
+    "client_credentials": "allowsClientCredentials",
+    "redirect_uris": "redirectUris",
+    "scopes": "allowedScopes",
+    "stop": "stopSequences",
+    "timeout_s": "timeoutMs",
+}
+"""Our names of fields, where the protocol has others."""
+_FIRST_NAME = re.compile(r"\w+")
+_NAME_IN_HINT = re.compile(r"\b[a-z]+_[a-z_]+\b")
+
+
+@contextmanager
+def client_names(unknown: Sequence[UnknownField] = ()) -> Generator[None]:
+    """Whatever is refused inside is refused with the names of the client's fields, as by `as_sent`."""
+    try:
+        yield
+    except (InvalidRequest, Forbidden) as error:
+        raise as_sent(error, unknown) from None
+
+
+def as_sent(error: WeftlineError, unknown: Sequence[UnknownField] = ()) -> WeftlineError:
+    """Returns the refusal with the names of the client's fields, and with unknown fields that may be its cause."""
+    if error.hint:
+        error.hint = _NAME_IN_HINT.sub(_wire_name, error.hint)
+    if not isinstance(error, InvalidRequest):
+        return error
+    return with_typos(renamed(error, _wire_path), unknown)
+
+
+def _wire_path(path: str) -> str:
+    return _FIRST_NAME.sub(_wire_name, path, count=1)
+
+
+def _wire_name(found: re.Match[str]) -> str:
+    return _FIELDS.get(found[0], found[0])
+
+
+def unreadable(run_id: str) -> StoreError:
+    return StoreError(f"The log of run {run_id} is damaged: its first or last entry cannot be read.", code=LOG_DAMAGED)
+
+
+def row_damaged(run_id: str, column: str) -> StoreError:
+    return StoreError(f"The run {run_id} is damaged: its {column} cannot be read.", code=LOG_DAMAGED)
+
+
+def session_damaged(session_id: str, what: str) -> StoreError:
+    return StoreError(f"The session {session_id} is damaged: {what} cannot be read.", code=LOG_DAMAGED)
+
+
+def unreadable_event(error: WeftlineError) -> tuple[str, bytes]:
+    """Returns the event for an unreadable entry: damaged, or an end that only newer code can read. It is the last of
+    its stream.
+    """
+    payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}
+    return "error", encode(payload)
+
+
+def error_code(damaged: str) -> str | UnsetType:
+    """Returns the error code of a list item; `damaged` is its unreadable column, if there is one."""
+    return LOG_DAMAGED if damaged else UNSET

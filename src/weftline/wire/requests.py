@@ -4,22 +4,77 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import DecodeError, Meta, Raw, Struct, json
+from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert, json
+from msgspec.json import encode
+from msgspec.structs import fields
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.events.parts import WireHint
+from weftline.failure import CORRECTABLE, Failure, FailureKind, Recovery, recovery_by, recovery_problem
 from weftline.messages import File, Image
 from weftline.text.characters import whole_json, without_nul
 from weftline.wire.attachments import SentFile, is_files, parts_of
-from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import NULL, decode_fields, decode_shape, refuse_many
 from weftline.wire.limits import (
     EMPTY_RESULT_USER_AGENT,
     MAX_ERROR_BYTES,
+    MAX_FAILURE_BYTES,
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
 from weftline.wire.unknown_fields import Shape, UnknownField, unknown_fields, with_typos
+from weftline.wire.validation import json_words
+
+
+class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a client reports about an error besides its text."""
+
+    kind: FailureKind | None = None
+    recovery: Recovery | None = None
+    hint: WireHint | None = None
+
+    def failure(self, text: str) -> Failure:
+        recovery = self.recovery
+        if recovery is None and self.kind is not None and self.kind not in CORRECTABLE:
+            recovery = recovery_by(self.kind)
+        return Failure(text, self.kind, recovery, None if self.hint is None else self.hint.hint)
+
+
+class _ExactHint(WireHint, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class ExactFailure(SentFailure, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A `SentFailure` that refuses unknown fields."""
+
+    hint: _ExactHint | None = None
+
+
+FAILURE_SHAPE = Shape(
+    frozenset([field.encode_name for field in fields(SentFailure)]),
+    {"hint": Shape(frozenset([field.encode_name for field in fields(WireHint)]))},
+)
+
+
+def failure_problem(value: object) -> Issue | None:
+    """Returns what is wrong with the shape of a `failure`."""
+    try:
+        convert(value, SentFailure)
+    except ValidationError as error:
+        message, _, where = json_words(error).partition(" - at `$")
+        return Issue("failure" + where.rstrip("`"), message)
+    return None
+
+
+def require_failure(sent: SentFailure, *, error: str | None) -> None:
+    """Raises `InvalidRequest` for an impossible one."""
+    if error is None:
+        raise invalid([Issue("failure", "can only be given with `error`")])
+    if len(encode(sent)) > MAX_FAILURE_BYTES:
+        raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
+    if problem := recovery_problem(sent.kind or "domain_rejection", sent.recovery):
+        raise invalid([Issue("failure.recovery", problem)])
 
 
 class ToolResultBody(Struct, frozen=True):

@@ -67,7 +67,7 @@ class TurnMessage(Struct, rename="camel", kw_only=True):
 
 
 class TurnTool(Struct, rename="camel", kw_only=True):
-    """A tool that the run was created with. One without a description is defined elsewhere, under this name."""
+    """A tool of the run. One without parameters is defined elsewhere, under this name."""
 
     kind: str
     name: str
@@ -80,7 +80,7 @@ class TurnRequest(Struct, rename="camel", kw_only=True):
     system_prompt: str | None
     tools: list[TurnTool]
     tools_of_agent: str | None
-    """The agent in code that has further tools, which are not in the log."""
+    """The agent in code that has further tools, if an older version wrote the log, which lacks them."""
     tools_disabled: bool
     """The turn was the last one, and had no tools."""
     messages: list[TurnMessage]

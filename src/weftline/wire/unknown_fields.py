@@ -15,7 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeGuard,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from msgspec import Struct, inspect
 
@@ -24,6 +36,7 @@ from weftline.text.suggestions import sentence
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
 
 _TYPOS_IN_MESSAGE = 3
 MAX_LISTED = 20
@@ -324,3 +337,36 @@ def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
     kind = model.model_fields["kind"].annotation
     assert get_origin(kind) is Literal
     return get_args(kind)
+
+
+CODE: Final = "unused_schema"
+_PROBLEM = "is not the schema of an object"
+
+
+def unused_schemas(tools: Sequence[Mapping[str, Any]] | None) -> tuple[UnknownField, ...]:
+    """Returns the first few of a valid request."""
+    return tuple(islice(_unused(tools or ()), MAX_LISTED))
+
+
+def _unused(tools: Sequence[Mapping[str, Any]]) -> Iterator[UnknownField]:
+    for index, tool in enumerate(tools):
+        at = f"tools[{index}]"
+        if tool["kind"] == "local":
+            if _is_lost(tool.get("parameters"), with_properties=True):
+                yield UnknownField(f"{at}.parameters", problem=f"{_PROBLEM} with `properties`", code=CODE)
+            if _is_lost(tool.get("outputSchema"), with_properties=False):
+                yield UnknownField(f"{at}.outputSchema", problem=_PROBLEM, code=CODE)
+        elif tool["kind"] == "mcp_local":
+            for place, entry in enumerate(tool["tools"]):
+                if _is_lost(entry.get("inputSchema"), with_properties=False):
+                    yield UnknownField(f"{at}.tools[{place}].inputSchema", problem=_PROBLEM, code=CODE)
+
+
+def _is_lost(schema: object, *, with_properties: bool) -> bool:
+    """Whether a schema has content that is not used. A schema for any object has none."""
+    if not isinstance(schema, dict):
+        return schema is not None
+    root = cast("dict[str, object]", schema)
+    if root.get("type") != "object":
+        return bool(root)
+    return with_properties and not isinstance(root.get("properties", {}), dict)

@@ -10,15 +10,62 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, InvalidRequest, NotFound, StoreError, invalid_field
+from weftline.errors import (
+    LOG_DAMAGED,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    Issue,
+    NotFound,
+    StoreError,
+    invalid,
+    invalid_field,
+)
+from weftline.net.address import InvalidAddress, origin_of
 from weftline.store.database import Query
 from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
 from weftline.store.sealing import Headers
+from weftline.text.redaction import REDACTED, SEALED_URL, redact_url
 from weftline.workspace.code_agents import read_only
 from weftline.workspace.context import Caller, Workspaces
-from weftline.workspace.tool_secrets import kept_secrets
+
+
+def kept_secrets(
+    headers: Headers, *, urls: Mapping[str, str], earlier: Headers, earlier_urls: Mapping[str, str]
+) -> Headers:
+    """The secrets of a new spec, with the earlier ones where it is redacted. `urls` are those of its tools, by name.
+
+    Raises `InvalidRequest` for a mark without an earlier secret, or for a secret given for a different origin.
+    """
+    kept = {name: dict(values) for name, values in headers.items()}
+    issues: list[Issue] = []
+    for name, url in urls.items():
+        old, own = earlier.get(name, {}), kept.get(name, {})
+        if REDACTED in url:
+            if redact_url(old.get(SEALED_URL, "")) == url:
+                kept.setdefault(name, {})[SEALED_URL] = old[SEALED_URL]
+            else:
+                issues.append(Issue(f"spec.tools.{name}.url", "must be sent in full when it changes"))
+        for header in [header for header, value in own.items() if value == REDACTED]:
+            if header in old and _same_origin(earlier_urls.get(name, ""), url):
+                own[header] = old[header]
+            else:
+                issues.append(
+                    Issue(f"spec.tools.{name}.headers.{header}", "must be sent again when the tool's origin changes")
+                )
+    if issues:
+        raise invalid(issues)
+    return kept
+
+
+def _same_origin(before: str, after: str) -> bool:
+    try:
+        return origin_of(before) == origin_of(after)
+    except InvalidAddress:
+        return False
+
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")

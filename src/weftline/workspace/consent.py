@@ -23,13 +23,11 @@ from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import NewCode
 from weftline.store.records.users import Membership, User
 from weftline.store.sealing import Minted
-from weftline.workspace.apps import find_app
+from weftline.workspace.apps import find_app, is_registered
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
 from weftline.workspace.keys import checked_agents
-from weftline.workspace.redirects import is_registered
-from weftline.workspace.resources import mcp_path
-from weftline.workspace.scopes import MCP_SCOPE, USING_AGENTS, beyond, parse_scope
+from weftline.workspace.scopes import MCP_SCOPE, USING_AGENTS, beyond, mcp_path, parse_scope
 
 CODE_S = 600
 _CONSENT_S = 600

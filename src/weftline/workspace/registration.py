@@ -22,10 +22,9 @@ from weftline.store.database import Query
 from weftline.store.records import apps
 from weftline.store.records.apps import NewApp, StoredApp
 from weftline.store.sealing import SecretHash
-from weftline.workspace.apps import CLIENT, CLIENT_SECRET
+from weftline.workspace.apps import CLIENT, CLIENT_SECRET, redirect_uri
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
-from weftline.workspace.redirects import redirect_uri
 from weftline.workspace.scopes import MCP_SCOPE
 
 ClientAuth: TypeAlias = Literal["none", "client_secret_post", "client_secret_basic"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weftline.workspace.workspaces import is_slug
+
 SCOPES: dict[str, str] = {
     "mantyx.identity:read": "see who you are: your id, your e-mail address and the workspace",
     "agents:read": "see the agents",
@@ -75,3 +77,16 @@ def distinct(scopes: Iterable[str]) -> tuple[str, ...]:
 
 def unknown_scopes(scopes: tuple[str, ...]) -> list[str]:
     return [scope for scope in scopes if meaning(scope) not in SCOPES]
+
+
+_MCP = "/api/mcp/"
+
+
+def mcp_path(slug: str) -> str:
+    return f"{_MCP}{slug}"
+
+
+def slug_of(resource: str) -> str | None:
+    """The workspace that a resource belongs to; None if there can be no such resource."""
+    slug = resource.removeprefix(_MCP)
+    return slug if resource.startswith(_MCP) and is_slug(slug) else None

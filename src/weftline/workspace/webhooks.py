@@ -141,3 +141,12 @@ def _existing(id: str, *, workspace: int) -> Query[WebhookRow]:
     if row is None:
         raise NotFound("There is no such webhook.")
     return row
+
+
+_BATCH = 1000
+"""Rows in one transaction, so that active runs do not wait long."""
+
+
+async def forget_deliveries(at: Workspaces, *, before: int, workspace: int | None = None) -> int:
+    """Removes some settled deliveries from before that time, of one workspace or of all; returns how many."""
+    return await at.records.write(deliveries.forget_settled(before, workspace=workspace, limit=_BATCH))

@@ -12,7 +12,7 @@ from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.server.options import ServerOptions, server_options
 from weftline.workspace import apps
-from weftline.workspace.redirects import redirect_uri
+from weftline.workspace.apps import redirect_uri
 from weftline.workspace.scopes import OUR_NAMES, SCOPES
 
 from .kit import CALLBACK, Browser, World, check_error

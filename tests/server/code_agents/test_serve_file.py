@@ -336,3 +336,19 @@ _draft = Agent()
     assert list(found.tools) == ["other"]
     listed = load_agents(write_app(tmp_path, source + "__all__ = ['beta', '_draft']\n"))
     assert list(listed.agents) == ["beta", "_draft"]
+
+
+def test_a_limit_on_costs_that_cannot_hold_is_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "app.py").write_text(
+        "from weftline import Agent, Limits\n"
+        "from weftline.testing import ScriptedModel\n"
+        "class Lab(ScriptedModel):\n    name = 'lab'\n"
+        "below = Agent(Lab(['Hi']), name='below', limits=Limits(max_cost_usd=1))\n"
+        "tools = [below.as_tool('Asks.')]\n"
+        "top = Agent(ScriptedModel(['Hi']), name='top', limits=Limits(max_cost_usd=1), tools=tools)\n"
+    )
+    ServedAgents(tmp_path / "app.py", Catalog()).advise()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "max_cost_usd of the agent 'below'" in told and "price of the model 'lab:script'" in told

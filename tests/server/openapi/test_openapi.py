@@ -239,6 +239,14 @@ def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
             assert success["content"]["application/json"]["schema"], route.path
 
 
+def test_events_have_a_schema(page: Json) -> None:
+    responses = [
+        one for methods in page["paths"].values() for call in methods.values() for one in call["responses"].values()
+    ]
+    events = [one["content"]["text/event-stream"] for one in responses if "text/event-stream" in one.get("content", {})]
+    assert events and all("data" in one["schema"]["properties"] for one in events)
+
+
 def test_create_returns_one_type(page: Json) -> None:
     """A generated client takes the types of all successes for that of each."""
     for route in ROUTES:

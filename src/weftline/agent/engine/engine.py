@@ -39,7 +39,8 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine as Runtime
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.fleet.holding import WorkspaceLimits
-from weftline.runtime.new_engine import new_engine
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.new_engine import EngineOptions, new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
@@ -78,6 +79,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         workspace: The workspace of the store that the runs belong to.
         drain_s: How long work in progress may continue when the engine is closed, before it is cancelled.
         code_version: The version of the agents' code, instead of a digest of its source; see `Limits.on_deploy`.
+        model_retries_timeout_s: How long all attempts of a turn at one model may take together, without the waits
+            between them; 900 by default. A fallback has the whole time again.
     """
 
     def __init__(
@@ -90,7 +93,11 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         workspace: str = "default",
         drain_s: float = 5.0,
         code_version: str | None = None,
+        model_retries_timeout_s: float | None = None,
     ) -> None:
+        if model_retries_timeout_s is not None and not 0 < model_retries_timeout_s < float("inf"):
+            raise ValueError(f"model_retries_timeout_s must be a positive number, not {model_retries_timeout_s!r}")
+        self._model_retries_timeout_s = model_retries_timeout_s
         self._directory = directory
         self._models = Models(models)
         self._max_runs = max_runs
@@ -201,7 +208,11 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
-        host = new_engine(store, models=models, tools=self._tools, limits=limits)
+        options: EngineOptions = {"limits": limits}
+        if (whole_s := self._model_retries_timeout_s) is not None:
+            options["model_retries_timeout_s"] = whole_s
+            options["model_timeout_s"] = min(MODEL_TIMEOUT_S, whole_s)
+        host = new_engine(store, models=models, tools=self._tools, **options)
         # Not through `self.runtime`: runs also go on while the engine opens and closes.
         self._tools.facts_around = partial(facts_around, host)
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=host.check)
@@ -491,7 +502,9 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             return await self._fork(host, point, plan), None
         agent = agent or self._tools.find(plan.code)
         if agent is None:
-            raise InvalidRequest(f"The agent {plan.code!r} of the run is not registered here: give it to the fork.")
+            # In memory, the code has a name of our own.
+            named = f"agent {plan.code!r}" if self.durable else "agent"
+            raise InvalidRequest(f"The {named} of the run is not registered here: give it to the fork.")
         name = self._starter.carried_by(agent, {})
         model = changes.model if changes.model is not None else agent.present_model
         if changes.model is not None or not isinstance(model, str):

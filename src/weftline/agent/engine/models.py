@@ -6,11 +6,9 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weftline.errors import WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
@@ -156,17 +154,11 @@ class Models:
 
     def warn_unpriced(self, ids: Iterable[str | None]) -> None:
         """Warns, once for each, about models whose cost cannot be limited since their price is unknown."""
-        for model_id in ids:
-            with suppress(WeftlineError):  # an unknown model is refused elsewhere, with a better message
-                model = self.catalog.resolve(model_id)
-                named = f"{model.provider.name}:{model.vendor_id}"
-                if model.provider.name == "scripted" or named in self._unpriced:
-                    continue  # scripted models cost nothing
-                if self.catalog.price(model.entry) is None:
-                    self._unpriced.add(named)
-                    text = f"The price of the model {named!r} is not known: max_cost_usd does not limit what it spends."
-                    logger.warning("%s", text)
-                    warnings.warn(text, UserWarning, stacklevel=2)
+        for named in self.catalog.unpriced(ids):
+            if named not in self._unpriced:
+                self._unpriced.add(named)
+                text = f"The price of the model {named!r} is not known: max_cost_usd does not limit what it spends."
+                warnings.warn(text, UserWarning, stacklevel=2)
 
     async def aclose(self) -> None:
         """Closes what was opened here, and removes what was added."""

@@ -10,7 +10,7 @@ from weftline.agent import hooks_outside as points
 from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook, Hooks
 from weftline.agent.skills.toolset import SkillActivated, SkillDeactivated, Skills, SkillsCatalog, SkillsResolved
-from weftline.log_context import current_run
+from weftline.trace_context import current_run
 
 
 class Owner(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,16 @@ class AgentModels:
         for name, agent in agents.items():
             self._offer(agent, name)
         self.by_agent = {name: self._id(agent.model) for name, agent in agents.items()}
+
+    def unlimited(self, agents: Iterable[Definition[Any, Any]]) -> list[tuple[str, str]]:
+        """Returns agents with a limit in US dollars that cannot hold, and the models whose price is unknown."""
+        found: list[tuple[str, str]] = []
+        for agent in agents:
+            if agent.limits.max_cost_usd is not None:
+                unpriced = self._catalog.unpriced([self._id(agent.model), *agent.fallbacks])
+                found += [(agent.name or "", model) for model in unpriced]
+            found += self.unlimited(subagents_of(agent).values())
+        return list(dict.fromkeys(found))
 
     async def of_child(self, agent: Definition[Any, Any], code: str) -> str | None:
         """Returns the model of a child, for `ChildPlans`.

@@ -214,7 +214,7 @@ class AgentTools:
             # Names that are unknown until a toolset is opened are checked then.
             name = getattr(ref, "name", None)
             if name in own:
-                raise invalid_field(f"tools[{index}].name", f"the agent {plan.code!r} already has a tool {name!r}.")
+                raise invalid_field(f"tools[{index}].name", f"the agent {agent.name!r} already has a tool {name!r}.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)
@@ -248,7 +248,8 @@ class AgentTools:
         frame = Frame()
         named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to exit
         # A retry would fail in the same way: the run ends, and its log has the error.
-        with attempt(logger, "run %s: what its agent (%s) needs could not be created", run.id, plan.code) as making:
+        named = f" {agent.name}" if agent.name else ""
+        with attempt(logger, "run %s: what its agent%s needs could not be created", run.id, named) as making:
             await self._opened.warm(
                 [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
             )

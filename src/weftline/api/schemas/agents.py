@@ -13,7 +13,7 @@ from weftline.api.schemas.validation import refused
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.spec.door import parse_session
 from weftline.store.records.agents import AgentRow
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
 from weftline.wire.models import NO_NUL, Metadata, Part

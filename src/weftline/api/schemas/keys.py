@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from weftline.store.records.keys import ApiKey
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.responses import Time, iso
 
 

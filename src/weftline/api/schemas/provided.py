@@ -10,11 +10,11 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.api.schemas.validation import issues_of, refused
 from weftline.errors import InvalidRequest, Issue
-from weftline.outcome import Bounds
+from weftline.failure import Bounds
 from weftline.runtime.tool_calls.provided import Provided
-from weftline.wire.failures import SentFailure, failure_problem, require_failure
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES, MAX_TOOL_USE_ID_CHARS
 from weftline.wire.models import Part
+from weftline.wire.requests import SentFailure, failure_problem, require_failure
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 
 MAX_RESULTS = 1000

@@ -12,7 +12,7 @@ from weftline.api.schemas.validation import refused
 from weftline.errors import StoreError
 from weftline.store.records.providers import ProviderRow
 from weftline.text.redaction import redact_url
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.models import Headers
 from weftline.wire.responses import Time, iso
 from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of

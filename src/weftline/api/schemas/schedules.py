@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
 from weftline.store.records.schedules import ScheduleRow, ScheduleSummary
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import JsonObject, Time, Warnings, iso

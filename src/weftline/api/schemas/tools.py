@@ -16,7 +16,7 @@ from weftline.store.records.tools import ToolRow
 from weftline.text.redaction import redact_template
 from weftline.tools.http import HttpSpec, Method
 from weftline.tools.stored_code import CodeSpec
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.models import Headers, ToolName, Url
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos

@@ -13,7 +13,7 @@ from weftline.runtime import ids
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.text.redaction import redact_url
-from weftline.wire.damage import error_code
+from weftline.wire.errors import error_code
 from weftline.wire.limits import URL_PATTERN
 from weftline.wire.models import Part
 from weftline.wire.responses import Time, iso

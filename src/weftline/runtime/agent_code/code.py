@@ -11,11 +11,10 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from weftline.failure import Failure, Hint
+from weftline.failure import Bounds, ChildLink, Failure, Hint, ServerData, Telemetry
 from weftline.kernel.bodies import AskBody, FinalResult
 from weftline.kernel.entries import AwaitKind, CallClosed, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.tools.arguments import InvalidArguments

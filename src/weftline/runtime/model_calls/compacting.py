@@ -30,7 +30,6 @@ from weftline.kernel.context import (
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
 from weftline.kernel.state import Compact, State
-from weftline.log_context import fields
 from weftline.messages import Assistant, Message, User
 from weftline.plan import decode_content
 from weftline.providers.assemble import Assembler
@@ -56,6 +55,7 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogStore
 from weftline.store.rows import Item, RunFilter, RunRow
+from weftline.trace_context import fields
 from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from weftline.kernel.calls import signature
 from weftline.kernel.entries import AttemptFailed, TurnCompleted
 from weftline.kernel.notes import PROVIDER_CALL
 from weftline.kernel.state import CallModel, State
-from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
@@ -44,6 +43,7 @@ from weftline.text.canonical import NotCanonical, canonical
 from weftline.text.display import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
+from weftline.trace_context import fields
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)

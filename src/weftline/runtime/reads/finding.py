@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline import run_ids
+from weftline import labels
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.runtime import ids
 from weftline.store.base import LogReader
@@ -64,7 +64,7 @@ async def row_of(rows: Rows, run_id: str, *, workspace: int | None) -> RunRow | 
 
 async def given_key(rows: Rows, run_id: str, *, workspace: int | None) -> int | None:
     """The same for an id that was chosen by the client."""
-    found = await rows.given(run_id, workspace=workspace) if run_ids.is_possible(run_id) else []
+    found = await rows.given(run_id, workspace=workspace) if labels.is_possible(run_id) else []
     if len(found) > 1:
         raise InvalidRequest(f"Several workspaces have a run {run_id!r}; name the workspace.")
     return found[0] if found else None
@@ -79,7 +79,7 @@ async def public_id(store: LogReader, key: int) -> str:
     return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
 
 
-PATTERN = rf"[A-Za-z0-9_-]{{1,{run_ids.MAX_CHARS}}}"
+PATTERN = rf"[A-Za-z0-9_-]{{1,{labels.MAX_CHARS}}}"
 _OURS = re.compile(r"r|ru|run|run_[0-9a-f]{0,27}")
 _RANDOM_DIGITS = len(ids.new_salt())
 
@@ -89,7 +89,7 @@ class Runs(Protocol):
 
 
 def is_prefix(text: str) -> bool:
-    return run_ids.is_possible(text)
+    return labels.is_possible(text)
 
 
 async def runs_with_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[RunRow]:

@@ -62,7 +62,9 @@ class LoggedRequest(Struct, frozen=True, kw_only=True):
     earlier: int
     """How many of the messages the previous turn's request had as well."""
     tools: Sequence[ToolRef]
-    """Those that the run was created with. Agents in code have others as well."""
+    """Those that the run was created with."""
+    offered: Sequence[bodies.OfferedTool] | None
+    """Those that it had by then, if they are not all defined by the references. None in logs of older versions."""
     tools_disabled: bool
     output_schema: OutputSchema | None
     reasoning: int | None
@@ -135,6 +137,7 @@ class _Fold:
         self._log, self._row, self._wanted = log, row, wanted
         self._plan = RunPlan(messages=())
         self._agent: str | None = None
+        self._offered: Sequence[bodies.OfferedTool] | None = None
         self._conversation = Conversation([])
         self._sent = 0
         """How many messages the latest request had."""
@@ -163,6 +166,8 @@ class _Fold:
                     [*plan.messages], size=input_bytes(plan), result_limit_bytes=plan.model_result_limit_bytes
                 )
             case AttemptStarted():
+                if body:
+                    self._offered = bodies.decode_offered(body).tools
                 self._start(head, at=at)
             case AttemptFailed() if self._is_wanted(head.turn):
                 self._end(head, at=at, failure=head.cls if head.reason == "error" else head.reason)
@@ -205,6 +210,7 @@ class _Fold:
             messages=[*visible],
             earlier=self._earlier,
             tools=plan.tools,
+            offered=self._offered,
             tools_disabled=head.final,
             output_schema=plan.output_schema,
             reasoning=plan.reasoning,

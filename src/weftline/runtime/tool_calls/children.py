@@ -9,12 +9,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure
+from weftline.failure import ChildLink, Failure, Telemetry
 from weftline.kernel import bodies, policies
 from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
 from weftline.kernel.state import Call, FinishChild, StartChild, State
-from weftline.outcome import ChildLink, Telemetry
 from weftline.plan import RunPlan, encode_plan
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import ChildEnd, ChildLimits

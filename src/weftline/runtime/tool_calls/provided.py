@@ -13,13 +13,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, InvalidRequest, Issue, invalid
-from weftline.failure import Failure
+from weftline.failure import Bounds, Failure
 from weftline.kernel.bodies import ClosedBody, decode_closed, encode
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.questions import answerable
 from weftline.kernel.state import Question, State
 from weftline.messages import UserPart
-from weftline.outcome import Bounds
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import with_edits
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure

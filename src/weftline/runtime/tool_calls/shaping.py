@@ -9,8 +9,7 @@ from typing import TypeVar, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
-from weftline.failure import Failure, Hint
-from weftline.outcome import Audience, ServerData, Telemetry
+from weftline.failure import Audience, Failure, Hint, ServerData, Telemetry
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value

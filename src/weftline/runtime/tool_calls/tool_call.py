@@ -11,13 +11,11 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure, Hint
+from weftline.failure import ChildLink, Failure, Hint
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
-from weftline.log_context import fields
-from weftline.outcome import ChildLink
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
 from weftline.runtime.agent_code.inside import RunMemory
@@ -37,7 +35,7 @@ from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.workers import NoThread
-from weftline.trace_context import inside_span
+from weftline.trace_context import fields, inside_span
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption, raise_if_cancelled
 from weftline.work.threads import not_started
 

@@ -24,7 +24,7 @@ from weftline.workspace.client_documents import MAX_DOCUMENT_BYTES, ClientDocume
 from weftline.workspace.consent import InvalidConsent
 from weftline.workspace.context import Workspaces
 from weftline.workspace.passwords import PasswordChecker
-from weftline.workspace.resources import slug_of
+from weftline.workspace.scopes import slug_of
 
 logger = logging.getLogger(__name__)
 

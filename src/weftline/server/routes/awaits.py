@@ -7,7 +7,7 @@ from secrets import token_hex
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline import run_ids
+from weftline import labels
 from weftline.api.controlling import answer_run, pause_run, resume_run, send_message
 from weftline.api.cursors import await_cursor, await_of
 from weftline.api.schemas.awaits import (
@@ -77,7 +77,7 @@ async def _run_of(app: App, request: Request, principal: Principal) -> int | Non
     run_id = request.query_value("runId")
     if run_id is None:
         return None
-    if not run_ids.is_possible(run_id):
+    if not labels.is_possible(run_id):
         raise unusable("runId", "is not the id of a run")
     try:
         return await app.engine.locate(run_id, workspace=principal.workspace)

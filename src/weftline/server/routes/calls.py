@@ -22,8 +22,8 @@ from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
 from weftline.store.rows import LargeEntry, RunRow
+from weftline.wire.awaits import GrantList
 from weftline.wire.calls import CallPage
-from weftline.wire.grants import GrantList
 from weftline.wire.turns import Turn
 from weftline.work.heavy import in_turn
 

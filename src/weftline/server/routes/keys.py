@@ -15,7 +15,7 @@ from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, one_of, stored_page
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import keys
 

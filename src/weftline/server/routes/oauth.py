@@ -61,7 +61,7 @@ from weftline.server.oauth.consent import sign_in_page
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_fields, read_form, refusal
 from weftline.server.router import Handler, HtmlPage, Redirect, Route
 from weftline.store.records.apps import StoredApp
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
 from weftline.workspace import apps, grants
@@ -70,8 +70,7 @@ from weftline.workspace.consent import AuthorizeQuery, Decision, InvalidConsent,
 from weftline.workspace.consent import decide as decide_consent
 from weftline.workspace.grants import Issued, OAuthError
 from weftline.workspace.registration import Registration, register_client
-from weftline.workspace.resources import mcp_path, slug_of
-from weftline.workspace.scopes import MCP_SCOPE, SCOPES
+from weftline.workspace.scopes import MCP_SCOPE, SCOPES, mcp_path, slug_of
 from weftline.workspace.users import SESSION_S, workspace_name
 
 _APPS = "/api/v1/workspaces/{slug}/oauth-apps"

@@ -24,7 +24,7 @@ from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun, created_run, run_url
 from weftline.workspace import schedules

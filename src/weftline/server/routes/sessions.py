@@ -28,7 +28,7 @@ from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.spec.fields import MessageModel, SessionModel
 from weftline.store.records.threads import ThreadRow
-from weftline.wire.damage import session_damaged
+from weftline.wire.errors import session_damaged
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun

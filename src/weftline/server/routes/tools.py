@@ -22,7 +22,7 @@ from weftline.server.bodies import object_body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import tools
 

@@ -20,6 +20,7 @@ import msgspec
 
 from weftline.errors import StoreError
 from weftline.store import sealing
+from weftline.store.naming import DEFAULT_DB
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +211,14 @@ def _size(file: Path) -> int:
 
 
 def no_store(path: Path) -> StoreError:
+    near = [one for one in sorted(path.absolute().parent.glob(f"*/{DATABASE}")) if one.parent != path.absolute()]
+    if path == Path(DEFAULT_DB) and near:
+        there = " or ".join([f"`--db {shlex.quote(f'./{one.parent.name}')}`" for one in near[:_MAX_NEAR]])
+        return StoreError(f"There is no store at {path}, but there is one at {there}.")
     return StoreError(f"There is no store at {path}; `weftline serve --db {shlex.quote(str(path))}` creates one.")
+
+
+_MAX_NEAR = 3
 
 
 def file_system(path: Path, *, mounts: str) -> str:

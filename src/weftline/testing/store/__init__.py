@@ -32,8 +32,7 @@ from weftline.testing.store import (
     records,
     starting,
 )
-from weftline.testing.store.chain import Chain, check_log, read_log
-from weftline.testing.store.subject import Check, Subject
+from weftline.testing.store.subject import Chain, Check, Subject, check_log, read_log
 
 __all__ = ["CHECKS", "Chain", "Check", "Subject", "check_log", "read_log"]
 

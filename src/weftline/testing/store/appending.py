@@ -7,16 +7,17 @@ import asyncio
 from msgspec.structs import replace
 
 from weftline.store.rows import LEAVE_DUE, IdempotencyKey, Item, RunFilter
-from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,
     Subject,
     chain_of,
+    check_log,
     code,
     commit,
     new_chain,
     new_workspace,
     outcomes,
+    read_log,
     the_row,
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from weftline.messages import Blob
 from weftline.store.rows import GIVEN, IdempotencyKey, RunFilter
-from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
     chain_of,
+    check_log,
     commit,
     due_times,
     new_chain,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from weftline.testing.store.chain import Chain, check_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,
+    Chain,
     Subject,
     chain_of,
+    check_log,
     commit,
     new_chain,
     new_thread,

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from weftline.errors import StoreError
 from weftline.store.base import Store
-from weftline.testing.store.chain import EVERYTHING, Chain
 from weftline.testing.store.starting import charges
 from weftline.testing.store.subject import (
+    EVERYTHING,
     TIMEOUT_S,
+    Chain,
     Subject,
     commit,
     create_workspace,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from weftline.store.rows import GIVEN, RunFilter
-from weftline.testing.store.chain import check_log
-from weftline.testing.store.subject import Subject, chain_of, code, commit, new_workspace, outcomes
+from weftline.testing.store.subject import Subject, chain_of, check_log, code, commit, new_workspace, outcomes
 
 
 async def a_given_id_is_that_of_one_run_of_a_workspace(subject: Subject) -> None:

@@ -13,11 +13,12 @@ from weftline.store.budgets import Booking, run_account
 from weftline.store.database import Query, Row, statement
 from weftline.store.records import budgets
 from weftline.store.rows import GIVEN, AwaitFilter, IdempotencyKey, Item, NewAwait, Progress, ThreadEnd, Write
-from weftline.testing.store.chain import Chain, check_log
 from weftline.testing.store.subject import (
+    Chain,
     Subject,
     active_run,
     chain_of,
+    check_log,
     commit,
     end_thread,
     new_chain,

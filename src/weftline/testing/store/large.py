@@ -7,8 +7,17 @@ from json import dumps
 from msgspec.json import encode
 
 from weftline.store.rows import LargeEntry
-from weftline.testing.store.chain import EVERYTHING, check_log, read_log
-from weftline.testing.store.subject import Subject, chain_of, commit, new_thread, new_workspace, outcomes
+from weftline.testing.store.subject import (
+    EVERYTHING,
+    Subject,
+    chain_of,
+    check_log,
+    commit,
+    new_thread,
+    new_workspace,
+    outcomes,
+    read_log,
+)
 
 TEXT = 'She said: "Grüße, 世界 \U0001f34b\\n"\n\t\x01' * 1_000
 BODIES = (

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from weftline.errors import StoreError
 from weftline.store import owner_of
 from weftline.store.base import Store
-from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
+    check_log,
     commit,
     create_workspace,
     find_workspace,

@@ -7,11 +7,11 @@ from hashlib import sha256
 from weftline.messages import Blob
 from weftline.store.database import Query, statement
 from weftline.store.rows import LEAVE_DUE, IdempotencyKey
-from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
     active_run,
     chain_of,
+    check_log,
     code,
     commit,
     due_times,

@@ -8,8 +8,17 @@ from msgspec.structs import replace
 
 from weftline.store.base import LogReader
 from weftline.store.rows import LargeEntry, Page, RunFilter
-from weftline.testing.store.chain import EVERYTHING, read_log
-from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
+from weftline.testing.store.subject import (
+    EVERYTHING,
+    Subject,
+    chain_of,
+    commit,
+    new_chain,
+    new_thread,
+    new_workspace,
+    read_log,
+    the_row,
+)
 
 
 async def the_page(log: LogReader, key: int, *, after: int = 0, max_bytes: int = EVERYTHING) -> Page:

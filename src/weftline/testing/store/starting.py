@@ -8,16 +8,17 @@ from weftline.messages import Blob
 from weftline.store.budgets import Booking, run_account
 from weftline.store.records import budgets
 from weftline.store.rows import GIVEN, AwaitFilter, DueRun, IdempotencyKey, NewAwait, Progress, RunFilter, TimedRun
-from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
     active_run,
     chain_of,
+    check_log,
     commit,
     new_chain,
     new_thread,
     new_workspace,
     outcomes,
+    read_log,
     the_row,
     unsealed,
 )

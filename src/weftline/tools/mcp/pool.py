@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from weftline import prompts
 from weftline._version import __version__
-from weftline.mcp_responses import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
+from weftline.peer_responses import read_leniently
 from weftline.text.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
 from weftline.tools.mcp.asking import Caller, Responders, caller_of
