@@ -22,7 +22,7 @@ _SPELT_OTHERWISE = frozenset(
     {"prompt", "messages", "attachments", "name", "agent_id", "model_id", "model_fallbacks", "fallback_model_id"}
     | {"system_prompt", "reasoning_level", "temperature", "top_p", "stop_sequences", "max_output_tokens", "tools"}
     | {"output_schema", "loop_detection", "tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy"}
-    | {"metadata", "plan", "run_id", "memo", "search_attributes", "task_queue", "retry_policy"}
+    | {"metadata", "plan", "plan_only", "run_id", "memo", "search_attributes", "task_queue", "retry_policy"}
 )
 """Fields for which the library has words and types of its own, such as `Settings` and `Limits`."""
 _KINDS = (

@@ -41,10 +41,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
-    from weftline.agent.budget import Budget
     from weftline.agent.context import RunContext
     from weftline.agent.engine.engine import Engine
     from weftline.agent.hooking.calling import hook
+    from weftline.agent.policy import Budget
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
@@ -68,7 +68,7 @@ else:
 
     _HOMES = {
         "Agent": "weftline.agent.agent",
-        "Budget": "weftline.agent.budget",
+        "Budget": "weftline.agent.policy",
         "Engine": "weftline.agent.engine.engine",
         "Limits": "weftline.agent.settings",
         "Run": "weftline.agent.run",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Budget, Engine, Run, RunFailed, tool
-from weftline.agent.budget import rule_of
 from weftline.agent.engine.budget_methods import BudgetUse
+from weftline.agent.policy import budget_of
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.kernel.policy import BudgetRule
@@ -229,5 +229,5 @@ def test_the_bounds_of_a_budget_are_let_through() -> None:
 
 def test_a_budget_without_on_exceeded_keeps_that_of_the_agent() -> None:
     agents = Budget(tokens=5, on_exceeded="stop")
-    assert rule_of(Budget(usd=4), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="stop")
-    assert rule_of(Budget(usd=4, on_exceeded="ask"), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="ask")
+    assert budget_of(Budget(usd=4), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="stop")
+    assert budget_of(Budget(usd=4, on_exceeded="ask"), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="ask")

@@ -76,6 +76,10 @@ def test_large_write_does_not_delay_a_small_commit() -> None:
     assert batches(queue) == [[1], [2], [1]]
 
 
+def test_writes_of_usual_size_of_many_workspaces_share_a_commit() -> None:
+    assert batches(queue_of(*[run(number, 2 * SHARE_BYTES) for number in range(20)])) == [[*range(20)]]
+
+
 def test_many_large_writes_let_small_ones_pass_after_each() -> None:
     queue = queue_of(*[run(1, 2_000_000) for _ in range(9)])
     order: list[int] = []

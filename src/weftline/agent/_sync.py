@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage
 from weftline.agent.events import Cursor
+from weftline.agent.policy import Budget
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Status
 from weftline.agent.stored_messages import SavedMessage

@@ -11,10 +11,9 @@ from weftline.agent._options import SpecOptions
 from weftline.agent.agent_tools import AgentTool
 from weftline.agent.attachments import FileLike
 from weftline.agent.behavior import Behavior
-from weftline.agent.budget import Budget
 from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook, check_hook
-from weftline.agent.policy import Policy
+from weftline.agent.policy import Budget, Policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.engine_options import AttributeValue, EngineOptions, RetryPolicy

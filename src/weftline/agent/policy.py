@@ -1,4 +1,4 @@
-"""Policies: how far a run may go, which tools it may use, and code that decides about each turn.
+"""Policies and budgets: how far a run may go, which tools it may use, and code that decides about each turn.
 
     Agent(…, policy=Policy(max_tool_calls=20, time_budget_s=60, denied_tags=["costly"]))
 
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from weftline.agent.context import RunInfo
 from weftline.failure import Hint
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.spec import groups
 from weftline.spec.declare import fields_of
 from weftline.spec.walk import in_python, require_group
@@ -32,6 +32,19 @@ class Policy(groups.Policy, frozen=True, kw_only=True):
         plain = {one.wire: getattr(self, one.name) for one in fields_of(groups.Policy)}
         if problem := groups.policy_problem(plain):
             raise ValueError(in_python(groups.Policy, problem))
+
+
+class Budget(groups.Budget, frozen=True, kw_only=True):
+    __doc__ = groups.Budget.__doc__
+
+    def __post_init__(self) -> None:
+        require_group(self, groups.Budget)
+
+
+def budget_of(own: groups.Budget | None, above: groups.Budget | None) -> BudgetRule | None:
+    """Returns a run's own budget, within its agent's."""
+    budget = own if above is None else above if own is None else groups.tighter(groups.Budget, own, above)
+    return None if budget is None else budget.rule
 
 
 def rule_of(own: groups.Policy | None, agents: groups.Policy | None, *, engine: bool) -> tuple[PolicyRule | None, bool]:

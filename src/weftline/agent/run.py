@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
-from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage, log_page
 from weftline.agent.events import Cursor, events_of, profiled_events, with_children
 from weftline.agent.output import OutputType
+from weftline.agent.policy import Budget
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages

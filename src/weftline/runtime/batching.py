@@ -1,9 +1,9 @@
 """What waits to be written, and how much of it one commit takes.
 
 A workspace alone has everything written at once, which costs the fewest commits. As soon as others write as well, each
-has a share of every commit, and a write that is larger than a share is committed alone. So whoever has something small
-waits for one commit of the others at the most, however much they write; and a small commit wakes few runs, so that the
-loop is soon free as well.
+has a share of every commit, and a large write is committed alone. So whoever has something small waits for one commit
+of the others at the most, however much they write; and a small commit wakes few runs, so that the loop is soon free as
+well.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from weftline.runtime.live import LiveRun
 from weftline.work.turns import RoundRobin
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-SHARE_BYTES = 32 * 1024
-"""What a workspace may add to a commit while others write too: some 25 steps of runs, a few milliseconds' work."""
+SHARE_BYTES = 8 * 1024
+"""What a workspace may add to a commit while others write too: some steps of runs, a few milliseconds' work."""
+ALONE_BYTES = 32 * 1024
+"""What is larger is committed alone then."""
 _ROW_BYTES = 256
 """What the row of a run adds to what is written of its log."""
 _LATELY = 1000
@@ -48,12 +50,12 @@ class WriteQueue:
     def take_batch(self) -> list[LiveRun]:
         """Removes and returns what the next commit writes: at least one run, however large it is."""
         self._batches += 1
-        share = SHARE_BYTES if self._is_shared() else MAX_BATCH_BYTES
-        batch = self.take_all() if sum(map(_size, self._queue)) <= share else self._take_some(share)
+        share, alone = (SHARE_BYTES, ALONE_BYTES) if self._is_shared() else (MAX_BATCH_BYTES, MAX_BATCH_BYTES)
+        batch = self.take_all() if sum(map(_size, self._queue)) <= share else self._take_some(share, alone)
         self._remember({run.workspace for run in batch})
         return batch
 
-    def _take_some(self, share: int) -> list[LiveRun]:
+    def _take_some(self, share: int, alone: int) -> list[LiveRun]:
         """Removes and returns up to a share of each workspace, workspace by workspace."""
         batch: list[LiveRun] = []
         taken: Counter[Hashable] = Counter()
@@ -63,9 +65,9 @@ class WriteQueue:
             if not batch:
                 return True
             size = _size(self._queue.first(workspace))
-            return size <= share and taken[workspace] < share and total + size <= MAX_BATCH_BYTES
+            return size <= alone and taken[workspace] < share and total + size <= MAX_BATCH_BYTES
 
-        while len(batch) != 1 or total <= share:  # what is larger stays alone
+        while len(batch) != 1 or total <= alone:  # what is larger stays alone
             try:
                 run = self._queue.take(may)
             except KeyError:

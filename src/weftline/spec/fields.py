@@ -43,8 +43,8 @@ from weftline.spec.declare import (
     whole,
 )
 from weftline.spec.groups import Awaits, Budget, Policy, policy_problem, policy_within, strictest_word, within
-from weftline.spec.tools import Tools, by_name, object_problem, schema_problem, unless_empty
-from weftline.wire.json_text import encode
+from weftline.spec.tools import TOO_DEEP, Tools, by_name, object_problem, schema_problem, unless_empty
+from weftline.wire.json_text import encode, is_deep
 from weftline.wire.limits import (
     ID_PATTERN,
     MAX_ATTACHMENT_NAME_CHARS,
@@ -120,18 +120,25 @@ def _leases_problem(budgets: Mapping[str, Any]) -> str:
     return ""
 
 
+_DRY_RUN = "asks for a dry run (`planOnly`), which is not supported: the agent would really run"
+_NAMES_OF_DRY_RUNS = ("planOnly", "plan_only")
+
+
 def _plan_problem(plan: object) -> str:
     options = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
-    if options.get("planOnly") not in (None, False):
-        return "asks for a dry run (`planOnly`), which is not supported: the agent would really run"
-    return object_problem(options)
+    asked = plan in _NAMES_OF_DRY_RUNS or any(options.get(name) not in (None, False) for name in _NAMES_OF_DRY_RUNS)
+    return _DRY_RUN if asked else TOO_DEEP if is_deep(encode(plan), plan) else ""
+
+
+def _dry_run_problem(asked: object) -> str:
+    return "" if asked is False else _DRY_RUN
 
 
 def asks_for_checklist(plan: object) -> bool:
     """Returns True if a valid `plan` asks for a checklist of steps beside the run, which is not made."""
     if isinstance(plan, dict):
         options = cast("dict[str, Any]", plan)
-        return options.get("mode") != "off" and any(options[name] for name in options if name != "planOnly")
+        return options.get("mode") != "off" and any(options[name] for name in options if name not in _NAMES_OF_DRY_RUNS)
     return plan not in (None, False, "off")
 
 
@@ -328,6 +335,8 @@ class RunSpec(Part, frozen=True, kw_only=True):
     """For hooks, policies and tools, also of child runs; no model reads them."""
     plan: Annotated[Annotated[Any, check(_plan_problem)], opt(agent=own_only, client=False)] = None
     """Newer clients' options for a plan of the run, none of which is supported."""
+    plan_only: Annotated[Annotated[Any, check(_dry_run_problem)], opt(agent=own_only, client=False)] = None
+    """A dry run, which is refused: only `false` is accepted."""
     turn_id: Annotated[Annotated[str, _text(MAX_TURN_ID_CHARS, 1)] | None, opt(INPUT)] = None
     """Your id for the exchange that the run belongs to; without one, the run's own id."""
     run_id: Annotated[Annotated[str, _RUN_ID] | None, opt(INPUT)] = None

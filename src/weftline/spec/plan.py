@@ -48,7 +48,7 @@ CONVERTED: Final = frozenset(
     | {"memo", "search_attributes", "task_queue", "retry_policy", "metadata", "labels", "agent_id"}
 )
 """Fields with another name or form in the plan, or a default there. `to_plan` has a line for each."""
-NOT_STORED: Final = frozenset({"fallback_model_id", "plan", "run_id"})
+NOT_STORED: Final = frozenset({"fallback_model_id", "plan", "plan_only", "run_id"})
 """A spelling of `model_fallbacks`, what is refused, and the id that the run's row has."""
 COPIED: Final = tuple(
     [name for name in RunSpec.__struct_fields__ if name in PlanContent.__struct_fields__ and name not in CONVERTED]

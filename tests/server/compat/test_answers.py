@@ -79,6 +79,7 @@ NEWER: list[Json] = [
     {"plan": "off"},
     {"plan": {"mode": "off", "steps": ["one"]}},
     {"plan": {"planOnly": False}},
+    {"planOnly": False},
     {"fallbackModelId": "scripted:seen"},
     {"attachments": []},
     {"prompt": None, "messages": [{"role": "user", "content": "hello", "attachments": []}]},
@@ -99,14 +100,20 @@ def written(body: Json) -> list[bytes]:
     return [json.dumps(body, separators=(",", ":")).encode(), json.dumps(body, indent=2).encode()]
 
 
-@pytest.mark.parametrize("plan", [{"planOnly": True}, DRY, {"planOnly": "true"}, {"planOnly": 1}])
-async def test_a_dry_run_is_refused_and_not_carried_out(api: Api, plan: Json) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"plan": plan} for plan in ({"planOnly": True}, DRY, {"planOnly": "true"}, {"plan_only": 1}, "planOnly")),
+        {"planOnly": True},
+    ],
+)
+async def test_a_dry_run_is_refused_and_not_carried_out(api: Api, asked: Json) -> None:
     session = await api.session("seen")
-    spec = {"modelId": "scripted:seen", "plan": plan}
+    spec = {"modelId": "scripted:seen", **asked}
     bodies = {
         "agent-runs": {"prompt": "x", **spec},
         "agent-sessions": spec,
-        f"agent-sessions/{session}/messages": {"prompt": "x", "plan": plan},
+        f"agent-sessions/{session}/messages": {"prompt": "x", **asked},
         "agents": {"name": "dry", "spec": spec},
         "schedules": {"name": "dry", "cron": "0 9 * * *", "spec": {"prompt": "x", **spec}},
     }

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from weftline.agent.budget import Budget
 from weftline.agent.definition import Definition
 from weftline.agent.planning.sources import AgentTools
+from weftline.agent.policy import Budget
 from weftline.agent.threads import Thread
 from weftline.api.budget_views import of_run, of_workspace, subject
 from weftline.errors import InvalidRequest, NotFound

@@ -8,12 +8,11 @@ from typing import Any
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.agent import budget as budgeting
 from weftline.agent.behavior import resolved
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.options import LocalSpec
-from weftline.agent.policy import rule_of
+from weftline.agent.policy import budget_of, rule_of
 from weftline.agent.settings import Settings
 from weftline.errors import InvalidRequest
 from weftline.kernel.control import stricter
@@ -74,7 +73,7 @@ def plan_of(
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
         limits=replace(
-            stored, policy=rule, interrupts_allowed=interrupts, budget=budgeting.rule_of(asked.budget, agent.budget)
+            stored, policy=rule, interrupts_allowed=interrupts, budget=budget_of(asked.budget, agent.budget)
         ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(asked.metadata or {}),
