@@ -290,6 +290,7 @@ async def test_deps_interrupted_by_engine_close_have_not_failed(
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert deps_of_runs.LEAVE_S == 5.0  # as the documentation says
     monkeypatch.setattr("weftline.agent.running.deps.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources._ABANDONED_S", 0.01)
@@ -316,7 +317,6 @@ async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     assert interrupted == ["deps", "deps"]
     assert "are abandoned" in caplog.text
     assert "are interrupted" in caplog.text
-    assert deps_of_runs.LEAVE_S == 5.0  # as the documentation says
 
 
 async def test_deps_that_fail_while_they_are_used_fail_the_run() -> None:

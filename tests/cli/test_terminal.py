@@ -83,7 +83,7 @@ def test_a_pipe_is_not_cut_and_holds_no_control_characters(capsys: pytest.Captur
     show_list([], "columns", headings=("ID", "NAME"))
     show_list([], "columns")
     show_list([], "ids")
-    assert capsys.readouterr().out == "ID\tNAME\nID\n"
+    assert capsys.readouterr().out == "ID\tNAME\n"
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def show_list(
     """Prints a list: what every command that lists things does.
 
     `columns` returns the cells of an item by their headings, the id first; by default they are its first plain fields.
-    Elsewhere than on a terminal, an empty list has its headings too: `headings`, or at least that of the id.
+    Elsewhere than on a terminal, an empty list has its `headings` too.
     """
     if form == "json":
         show_json(items)
@@ -78,7 +78,7 @@ def show_list(
             names = names or list(cells)
             rows.append(list(cells.values()))
         if not rows and not is_terminal():
-            names = [*headings] or [id_field.upper()]
+            names = [*headings]
         if names:
             show_table(names, rows, colours=colours, whole=names[:1])
 

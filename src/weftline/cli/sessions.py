@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weftline.store.base import ReadStore
 
 _PAGE = 200
+_HEADINGS = ("SESSION", "STATUS", "NAME", "AGENT", "CREATED", "USED")
 
 
 @click.group()
@@ -57,7 +58,7 @@ def list_sessions(
         found, more = asyncio.run(_at_server(server, workspace, filters, wanted))
     else:
         found, more = asyncio.run(_in_store(db, workspace, filters, wanted))
-    show_list(found, form, columns=_columns, colours=STATUS_COLOURS)
+    show_list(found, form, columns=_columns, colours=STATUS_COLOURS, headings=_HEADINGS)
     if more:
         click.echo(f"These are the newest {len(found)}; there are more: --all, or a larger --limit.", err=True)
 

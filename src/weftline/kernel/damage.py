@@ -43,6 +43,7 @@ UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 
 BODIES: dict[str, Callable[[bytes], object]] = {
     "run.created": bodies.decode_created,
+    "attempt.started": bodies.decode_offered,
     "attempt.failed": bodies.decode_failed,
     "turn.completed": bodies.decode_turn,
     "instructions.rendered": bodies.decode_rendered,

@@ -19,9 +19,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from weftline import Agent, tool
-from weftline.runtime import asked_openings
+from weftline.runtime import opening
 
-asked_openings.OPEN_S = 3600.0  # nothing else ends a wait while the test lasts
+opening.OPEN_S = 3600.0  # nothing else ends a wait while the test lasts
 HERE = Path(__file__).parent
 
 
