@@ -207,7 +207,7 @@ class DialledTools(ServerTools):
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:
-            resolved = [] if isinstance(ref, McpRef) else await self._resolve(ref, headers, workspace=workspace)
+            resolved = [] if isinstance(ref, McpRef) else await self._dial(ref, headers, workspace=workspace)
             taken.update([tool.spec.name for tool in resolved])
             found.append((ref, resolved))
         by_name: dict[str, Tool] = {}
@@ -231,7 +231,7 @@ class DialledTools(ServerTools):
             case McpRef() | StoredRef():
                 return []
 
-    async def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
+    async def _dial(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
         match ref:
             case StoredRef():
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
