@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from weftline.cli.admin import administer
+from weftline.cli.reach import reach
 from weftline.client import Client
 from weftline.testing import ServerProcess
 
@@ -37,7 +37,8 @@ def once(client: Client) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder), scripts=SCRIPTS) as server:
         key = server.create_key("acme")
-        administer(server.db, "agents.create", workspace="acme", definition=AGENT)
+        with reach(server.db, workspace="acme", writes=True) as store:
+            store.post("/agents", AGENT.encode())
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             again_and_again(client)
             once(client)

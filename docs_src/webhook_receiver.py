@@ -6,7 +6,7 @@ import tempfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from weftline.cli.admin import administer
+from weftline.cli.reach import reach
 from weftline.client import Client, InvalidSignature, verify_webhook
 from weftline.testing import ServerProcess
 
@@ -39,7 +39,8 @@ def main() -> None:
     ):
         key = server.create_key("acme")
         url = f"http://127.0.0.1:{receiver.server_port}/hook"
-        secret = administer(server.db, "webhooks.create", workspace="acme", url=url, events=[])["secret"]
+        with reach(server.db, workspace="acme", writes=True) as store:
+            secret = store.post("/webhooks", {"url": url})["secret"]
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             client.run("Hi.", model_id="scripted:hello")
         receiver.handle_request()

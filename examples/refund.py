@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 
 from weftline import Agent, Limits, tool
-from weftline.cli.admin import administer
 from weftline.client import Client, Forbidden, Run
 from weftline.events import AwaitClosed, AwaitOpened, CallFinished
 from weftline.testing import ScriptedModel, ServerProcess
@@ -81,8 +80,7 @@ def main() -> None:
 
 
 def new_key(server: ServerProcess, name: str) -> str:
-    _, secret = administer(server.db, "keys.create", workspace="shop", name=name)
-    return str(secret)
+    return server.create_key("shop", "--name", name)
 
 
 def until_asked(run: Run) -> AwaitOpened:

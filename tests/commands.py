@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from click.testing import CliRunner
 
 from weftline.cli import main
+from weftline.cli.reach import reach
 
 
 class Done(NamedTuple):
@@ -45,3 +47,16 @@ def _exit_code() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def new_secret(db: Path, workspace: str, *, name: str = "", agents: Sequence[str] = ()) -> str:
+    """A key of a workspace, which is made if it is new, as `weftline keys create` makes it."""
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.ensure().post("/api-keys", {"name": name, "agentIds": list(agents) or None})
+    return str(made["key"])
+
+
+def operate(db: Path, method: str, path: str, body: Any = None, **query: str) -> Any:
+    """What the operator alone can do; `path` is below that of the operator."""
+    with reach(db, writes=True) as at:
+        return at.operate(method, path, body=body, query=query)

@@ -437,7 +437,9 @@ def test_commands_know_of_the_server_only_how_it_is_started(modules: list[Module
         for one in imports(module)
         if is_inside(one.module, "weftline.server")
     }
-    assert known <= {f"weftline.server.{name}" for name in ("serve", "options", "logs", "own_socket", "local_serving")}
+    assert known <= {
+        f"weftline.server.{name}" for name in ("serve", "options", "logs", "own_socket", "local_serving", "offline")
+    }
 
 
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:

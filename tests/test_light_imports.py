@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from weftline.testing import ServerProcess
+
 HEAVY = {
     "a2a",
     "aiohttp",
@@ -46,7 +48,7 @@ def loaded_by(statement: str) -> set[str]:
 LATER = {
     "importlib.metadata",
     "weftline.agent.planning.sources",
-    "weftline.api.operations",
+    "weftline.server.routes.operator",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
 }
@@ -61,6 +63,18 @@ def ready(address):
     os.kill(os.getpid(), signal.SIGTERM)
 
 sys.exit(asyncio.run(serve(Settings(Path(sys.argv[1]), port=0), ready=ready)))
+"""
+
+
+BY_COMMAND = """
+import sys
+from pathlib import Path
+import weftline.cli.keys
+from weftline.cli.reach import reach
+
+with reach(Path(sys.argv[1])) as at:
+    assert at.slugs() == []
+print(*sys.modules)
 """
 
 
@@ -96,10 +110,15 @@ def test_events_are_loaded_without_what_makes_them(module: str) -> None:
     assert not {one for one in modules if one.startswith(("weftline.kernel", "weftline.plan", "weftline.runtime"))}
 
 
-def test_command_for_a_running_server_loads_nothing_of_the_server() -> None:
-    modules = loaded_by("import weftline.cli.keys, weftline.cli.admin")
+def test_command_for_a_running_server_loads_nothing_of_the_server(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "w") as server:
+        command = [sys.executable, "-c", BY_COMMAND, str(server.db)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
     assert roots(modules) & HEAVY == {"click"}
-    assert "weftline.api.operations" not in modules
+    assert "asyncio" not in modules
+    assert [one for one in modules if one.startswith(("weftline.server", "weftline.api", "weftline.runtime"))] == []
 
 
 def test_listening_server_has_loaded_only_its_first_needs(tmp_path: Path) -> None:

@@ -321,8 +321,8 @@ class SimulatedStore:
     def die(self) -> None:
         self._wires.dead = True
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
-        self._inner.announce(admin_socket=admin_socket, socket=socket)
+    def announce(self, *, socket: str) -> None:
+        self._inner.announce(socket=socket)
 
     async def back_up(self, to: Path) -> Copied:
         return await self._wires.read(self._inner.back_up(to))

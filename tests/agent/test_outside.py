@@ -18,6 +18,7 @@ from forked import python
 from weftline import Agent, Engine, tool
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
+from weftline.server.own_socket import OwnSocket
 from weftline.store import owner_of
 from weftline.testing import ScriptedModel, calls
 
@@ -133,28 +134,28 @@ def test_a_killed_script_leaves_a_way_out(tmp_path: Path) -> None:
 
 async def test_the_socket_goes_with_the_engine(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "data")
-    folders: list[Path] = []
     for _ in range(2):  # an engine may be opened again
         async with engine:
             owner = owner_of(tmp_path / "data")
             assert owner is not None
-            folders.append(Path(owner.admin_socket).parent)
-            assert folders[-1].is_dir()
-        assert not folders[-1].exists()
+            path = tmp_path / "data" / owner.socket
+            assert path.is_socket()
+        assert not path.exists()
 
 
 async def test_an_engine_that_cannot_listen_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = tmp_path / ("long" * 30)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
+    def refuse(self: OwnSocket, folder: Path) -> None:
+        raise OSError("no sockets here")
+
+    monkeypatch.setattr(OwnSocket, "_listen", refuse)
     agent = Agent(ScriptedModel(["Hello."]), name="hello")
     async with Engine(tmp_path / "data", agents=[agent]) as engine:
         assert (await agent.run("Hi.", engine=engine)).text == "Hello."
         refused = await weftline_beside("backup", str(tmp_path / "copy"), "--db", str(tmp_path / "data"))
         assert refused.code == 1 and "in use by process" in refused.err and "takes no commands" in refused.err
-    assert "cannot reach this process" in caplog.text and not list(long.iterdir())
+    assert "cannot reach this process" in caplog.text
 
 
 async def test_an_answer_may_end_the_script(tmp_path: Path) -> None:

@@ -66,5 +66,5 @@ def test_run_that_asks_goes_on_when_its_limit_is_raised(env: Env, server: Server
     over = weftline("budgets", "clear", "--workspace", "acme", "--run", run, env=here)
     assert over.code == 1 and "The run has ended" in over.err
     unknown = weftline("budgets", "list", "--workspace", "acme", "--run", "run_1abcdefabcdef", env=here)
-    assert unknown.code == 1 and "There is no such run." in unknown.err
+    assert unknown.code == 1 and "There is no run" in unknown.err
     assert weftline("awaits", "--kind", "budget", "--run", run, "-q", env=env).out == ""

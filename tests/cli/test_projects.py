@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from commands import operate
 from forked import python
 from weftline import Engine, WeftlineError
 from weftline.agent.loader import load_agents
-from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 from weftline.tools.loader import load_tools
 
@@ -119,7 +119,7 @@ async def test_replay_takes_the_agents_of_a_module(project: Path, tmp_path: Path
 
 def test_serve_takes_a_module_and_names_its_tools(project: Path, tmp_path: Path) -> None:
     with ServerProcess(tmp_path, arguments=("shop.agents",), env={"PYTHONPATH": str(project)}) as server:
-        assert "@agents/price" in json.dumps(administer(server.db, "tools.loaded"), default=str)
+        assert "@agents/price" in json.dumps(operate(server.db, "GET", "tools"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from typing import Any, TypeAlias, cast
 
 from weftline import Engine, asgi
-from weftline.api.operations import operations
+from weftline.workspace import keys
 
 Json: TypeAlias = dict[str, Any]
 WORKSPACE = "default"
@@ -24,9 +24,8 @@ class HttpClient:
     @classmethod
     async def of(cls, engine: Engine) -> HttpClient:
         """A client of an open engine."""
-        commands = operations(engine.workspaces, await engine.runtime(), engine.store)
-        _, secret = cast("tuple[object, str]", await commands["keys.create"](workspace=WORKSPACE, name="recorded"))
-        return cls(asgi(engine), secret)
+        made = await keys.create(engine.workspaces, WORKSPACE, name="recorded")
+        return cls(asgi(engine), made.secret)
 
     async def post(self, path: str, body: Json, *, idempotency_key: str = "") -> Json:
         """Posts to a path below that of the workspace."""

@@ -13,7 +13,6 @@ from pydantic import AfterValidator
 from weftline import Agent, Engine, Limits, RunContext, ToolContext, ask_user, hook, tool
 from weftline.agent.engine.replaying import AgentsToday, replay_stored
 from weftline.agent.run import Run
-from weftline.api.stored_logs import StoredLogs
 from weftline.behaviors import Behavior
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
@@ -25,6 +24,7 @@ from weftline.replay.reading import read_export
 from weftline.replay.recorded import FileRun
 from weftline.replay.replaying import Replayed, replay_run
 from weftline.runtime import ids
+from weftline.server.offline import StoredEngine
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing import ScriptedModel, calls
 
@@ -321,7 +321,7 @@ async def test_run_that_cannot_be_replayed_is_refused_with_reason(tmp_path: Path
         ended = [await finished(engine, agent) for _ in range(3)]
         for run_id in ended:
             file = await engine.export(run_id, tmp_path / run_id)
-            await import_runs(log, StoredLogs(store), read_export(file), workspace=1)
+            await import_runs(log, StoredEngine(store), read_export(file), workspace=1)
     trimmed, newer, elsewhere = ended
     disk.runs[ids.key_of(trimmed)].trim()
     disk.runs[ids.key_of(newer)].row.format = FORMAT + 1

@@ -144,7 +144,7 @@ class MoodyStore:
         self.folder = None
         self.outlives_process = False
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None: ...
+    def announce(self, *, socket: str) -> None: ...
 
     async def back_up(self, to: Path) -> Copied:
         return await self._inner.back_up(to)

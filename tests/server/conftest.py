@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack
 
 import aiohttp
-import msgspec
 import pytest
 
-from weftline.api.control import AdminRequest, AdminResponse
-from weftline.store import owner_of
+from commands import new_secret
 from weftline.testing import ServerProcess
 
 from .kit import Api
@@ -30,16 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]
 
 
 def new_key(server: ServerProcess, slug: str = "acme") -> str:
-    """An API key, made over the control socket of the running server; a loop for each would take longer than most
-    tests."""
-    owner = owner_of(server.db)
-    assert owner is not None
-    with socket.socket(socket.AF_UNIX) as line, line.makefile("rb") as answers:
-        line.connect(owner.admin_socket)
-        line.sendall(msgspec.json.encode(AdminRequest("keys.create", {"workspace": slug, "name": "test"})) + b"\n")
-        _, secret = msgspec.json.decode(answers.readline(), type=AdminResponse).value
-    assert isinstance(secret, str)
-    return secret
+    """An API key, made over the own socket of the running server."""
+    return new_secret(server.db, slug, name="test")
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ import pytest
 
 from weftline import Engine
 from weftline.server import local_serving, own_socket
-from weftline.server.own_socket import NAME, short_path
+from weftline.server.own_socket import NAME
 from weftline.store import open_store, owner_of
+from weftline.store.naming import short_path
 from weftline.testing import ServerProcess
 
 WORKSPACES = "/api/v1/workspaces"
@@ -164,3 +165,23 @@ async def test_folder_with_a_socket_alone_is_a_new_store(tmp_path: Path) -> None
     await open_store(folder).close()
     with suppress(FileNotFoundError):
         (folder / NAME).unlink()
+
+
+def test_only_the_sockets_of_dead_processes_are_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"weftline-empty", "weftline-notes", "weftline-file", "weftline-link", "weftline-alive", "other-dead"}
+    for name in ("weftline-empty", "weftline-notes", "weftline-alive", "other-dead", "weftline-dead"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "weftline-notes" / NAME).write_text("not a socket")
+    (tmp_path / "weftline-notes" / "notes.txt").write_text("mine")
+    (tmp_path / "weftline-file").write_text("mine")
+    (tmp_path / "weftline-link").symlink_to(tmp_path / "other-dead")
+    monkeypatch.chdir(tmp_path)  # the path of a socket may not be long
+    monkeypatch.setattr("tempfile.tempdir", ".")
+    for name in ("other-dead", "weftline-dead"):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(f"{name}/{NAME}")
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(f"weftline-alive/{NAME}")
+        alive.listen()
+        own_socket.remove_dead_folders()
+    assert {path.name for path in tmp_path.iterdir()} == kept

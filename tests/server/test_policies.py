@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline.cli.admin import administer
+from commands import new_secret
 from weftline.testing import ServerProcess
 
 from .kit import Api, check_error, local_tool, of_type
@@ -30,7 +30,7 @@ async def test_run_at_its_cap_says_so_in_event_and_snapshot(api: Api) -> None:
 async def test_agent_editors_may_loosen_a_runs_policy(api: Api, server: ServerProcess) -> None:
     spec = {"modelId": "scripted:greedy", "tools": [ECHO], "policy": {"maxToolCalls": 3, "timeBudgetMs": 60_000}}
     agent = (await api.post("agents", {"name": "Held", "slug": "held", "spec": spec})).json["id"]
-    _, secret = await asyncio.to_thread(administer, server.db, "keys.create", workspace=api.slug, agents=[agent])
+    secret = await asyncio.to_thread(new_secret, server.db, api.slug, agents=[agent])
     narrow = Api(api.http, api.url, api.slug, secret)
 
     async def ends(as_: Api, most: int) -> str | None:

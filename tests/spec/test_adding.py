@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from weftline.spec.fields import RunSpec
+from weftline.spec.plan import CONVERTED, COPIED, NOT_STORED
+
 ROOT = Path(__file__).parents[2]
 ASKED = '''    seed: Annotated[Annotated[int, Meta(ge=0)] | None, opt()] = None
     """Where the model's chance begins."""
@@ -75,3 +78,8 @@ def test_a_run_option_is_two_lines_and_its_documentation(tmp_path: Path) -> None
     for command in ([str(ROOT / "scripts" / "options.py")], ["-c", EVERYWHERE]):
         done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_field_is_in_the_plan_or_on_the_list_of_those_that_are_not() -> None:
+    assert CONVERTED.isdisjoint(NOT_STORED) and NOT_STORED.isdisjoint(COPIED)
+    assert {*RunSpec.__struct_fields__} == {*CONVERTED, *NOT_STORED, *COPIED}

@@ -148,6 +148,8 @@ def test_every_field_is_read_in_one_pass_and_closely(name: str) -> None:
         b'{"prompt":"hi","tools":[{"kind":"server","name":"a"},{"kind":"mantyx_plugin","name":"a"}]}',
         b'{"prompt":"hi","sessionId":"s"}',
         b'{"prompt":"hi","memo":' + b"[" * 300 + b"]" * 300 + b"}",
+        b'{"prompt":"hi","plan":' + b"[" * 300 + b"]" * 300 + b"}",
+        b'{"prompt":"hi","plan":' + b'{"a":' * 300 + b"1" + b"}" * 301,
         b'{"prompt":"hi","tools":[{"kind":"local","name":"a","parameters":' + b"[" * 300 + b"]" * 300 + b"}]}",
     ],
 )

@@ -454,8 +454,8 @@ class PlantedStore:
         self.folder = None
         self.outlives_process = False
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
-        self.inner.announce(admin_socket=admin_socket, socket=socket)
+    def announce(self, *, socket: str) -> None:
+        self.inner.announce(socket=socket)
 
     async def back_up(self, to: Path) -> Copied:
         return await self.inner.back_up(to)

@@ -254,9 +254,9 @@ async def test_a_command_finds_out_who_owns_the_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         owner_of(tmp_path / "store")
     store = open_store(tmp_path / "store")
-    store.announce(admin_socket="/run/w.sock")
+    store.announce(socket="/run/w.sock")
     owner = owner_of(tmp_path / "store")
-    assert owner is not None and owner.admin_socket == "/run/w.sock"
+    assert owner is not None and owner.socket == "/run/w.sock"
     assert store.folder == tmp_path / "store"
     await store.close()
 

@@ -170,13 +170,12 @@ def test_a_store_knows_whether_it_was_left_cleanly(tmp_path: Path) -> None:
 def test_the_owner_is_announced_with_its_socket(tmp_path: Path) -> None:
     """S8."""
     with owned(tmp_path / "store") as store:
-        store.store.announce(admin_socket="/run/w.sock")
+        store.store.announce(socket="/run/w.sock")
         owner = json.loads((tmp_path / "store" / "lock").read_bytes())
         assert owner == {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "admin_socket": "/run/w.sock",
-            "socket": "",
+            "socket": "/run/w.sock",
             "store": store.store.log.id,
         }
 

@@ -36,9 +36,12 @@ def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
 
     A running server warns of models and tools that it does not have.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    _show_id(administer(db, "agents.create", workspace=workspace, definition=_read(file)), as_json=as_json)
+    definition = _read(file)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.ensure().post("/agents", definition)
+    _show_id(made, as_json=as_json)
 
 
 @command.command()
@@ -53,15 +56,17 @@ def update(name: str, workspace: str, file: Path, db: Path, as_json: bool) -> No
     Fields that are not in the file are removed, except the slug. Secrets that are `[redacted]`, as `show` prints them,
     stay. Existing runs and sessions keep what they started with.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    made = administer(db, "agents.update", workspace=workspace, id=name, definition=_read(file))
+    definition = _read(file)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.call("PUT", f"/agents/{named(name)}", body=definition)
     _show_id(made, as_json=as_json)
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> bytes:
     with click.open_file(str(file), encoding="utf-8") as source:
-        return source.read()
+        return source.read().encode()
 
 
 def _show_id(agent: dict[str, Any], *, as_json: bool) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.respond import AWAIT, respond
-from weftline.cli.target import URL, WORKSPACE
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
-@AWAIT
+@click.argument("ref", metavar="AWAIT")
 @click.argument("values", nargs=-1, required=True, metavar="ANSWER...")
 @URL
 @WORKSPACE
@@ -24,5 +23,9 @@ def command(ref: str, values: tuple[str, ...], url: str | None, workspace: str |
     AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing. Give several answers if several
     options may be chosen, and one for each if there are several questions.
     """
+    from weftline.cli.await_lookup import respond
+
     value = values[0] if len(values) == 1 else list(values)
-    respond(ref, {"outcome": "answered", "value": value}, url=url, workspace=workspace, db=db, as_json=as_json)
+    respond(
+        ref, {"outcome": "answered", "value": value}, url=chosen_url(url), workspace=workspace, db=db, as_json=as_json
+    )

@@ -9,12 +9,11 @@ from typing import Any, cast
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.respond import AWAIT, respond
-from weftline.cli.target import URL, WORKSPACE
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
-@AWAIT
+@click.argument("ref", metavar="AWAIT")
 @click.option(
     "--args",
     "args",
@@ -41,6 +40,8 @@ def command(
 
     AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing.
     """
+    from weftline.cli.await_lookup import respond
+
     answer: dict[str, Any] = {"outcome": "approved"}
     if args is not None:
         answer["args"] = _object(args)
@@ -48,7 +49,7 @@ def command(
         answer["reason"] = comment
     if remember:
         answer["remember"] = True
-    respond(ref, answer, url=url, workspace=workspace, db=db, as_json=as_json)
+    respond(ref, answer, url=chosen_url(url), workspace=workspace, db=db, as_json=as_json)
 
 
 def _object(text: str) -> dict[str, Any]:

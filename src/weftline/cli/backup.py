@@ -22,13 +22,14 @@ def command(dest: Path, db: Path, as_json: bool) -> None:
     """
     from msgspec import convert
 
-    from weftline.cli.admin import administer
     from weftline.cli.copies import unreadable_in
+    from weftline.cli.reach import reach
     from weftline.errors import LOG_DAMAGED, StoreError
     from weftline.store.rows import Copied
 
     path = dest.absolute()
-    copied = convert(administer(db, "store.backup", to=str(path)), Copied)
+    with reach(db, writes=True) as at:
+        copied = convert(at.operate("POST", "store/backup", body={"to": str(path)}), Copied)
     report = {"path": str(path), "bytes": copied.bytes, "unreadable": copied.unreadable}
     click.echo(json.dumps(report) if as_json else path)
     if unreadable := unreadable_in(copied):

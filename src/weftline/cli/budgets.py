@@ -88,9 +88,10 @@ def clear(workspace: str, agent: str | None, session: str | None, run: str | Non
 @list_forms
 def _list(workspace: str, run: str | None, db: Path, form: Form) -> None:
     """List the budgets of a workspace: each limit, what is spent, reserved and left."""
-    from weftline.cli.admin import listed
+    from weftline.cli.reach import named, reach
 
-    found = listed(db, "budgets.list", workspace=workspace, **({} if run is None else {"run": run}))
+    with reach(db, workspace=workspace) as at:
+        found = at.get("/budgets" if run is None else f"/agent-runs/{named(run)}/budgets")["budgets"]
     if form != "json":
         found = (line for one in found for line in (_lines(one) if form == "columns" else [{"id": _name(one)}]))
     show_list(found, form, columns=lambda line: {name.upper(): str(value) for name, value in line.items()})
@@ -120,11 +121,12 @@ def _replace(
     db: Path, workspace: str, of: dict[str, str | None], limits: list[dict[str, Any]], *, as_json: bool
 ) -> None:
     """Replaces the limits. `of` has the id of the agent, session or run by its level; empty for the workspace."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     given = [(level, id) for level, id in of.items() if id is not None]
     if len(given) > 1:
         raise click.UsageError("Give one of --agent, --session and --run.")
     about = {"level": given[0][0], "id": given[0][1]} if given else {"level": "workspace"}
-    made = administer(db, "budgets.set", workspace=workspace, budget={**about, "limits": limits})
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.call("PUT", "/budgets", body={**about, "limits": limits})
     click.echo(json.dumps(made) if as_json else _name(made))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -121,33 +119,9 @@ def _send(
 
     Without --url, it goes to the process that has the store open.
     """
-    server = chosen_url(url)
-    if server is not None:
-        response = asyncio.run(_at_server(server, workspace, run_id, verb, body))
-    else:
-        from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
+    from weftline.cli.run_lookup import path_of, whole_id
 
-        run = asyncio.run(_completed(run_id, workspace, db))
-        response = administer(db, f"runs.{verb}", run=run, body=body, workspace=workspace)
+    with reach(db, url=chosen_url(url), workspace=workspace, writes=True) as at:
+        response = at.post(f"{path_of(whole_id(at, run_id))}/{_PATHS[verb]}", body)
     click.echo(json.dumps(response) if as_json else done or response["id"])
-
-
-async def _at_server(url: str, workspace: str | None, start: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-    from weftline.cli.run_lookup import ServerRuns
-    from weftline.cli.target import connected
-
-    async with connected(url, workspace) as client:
-        run_id = await ServerRuns(client).complete(start)
-        path = f"/agent-runs/{quote(run_id, safe='')}/{_PATHS[verb]}"
-        return json.loads(await client.http.call("POST", path, body=json.dumps(body).encode()))
-
-
-async def _completed(start: str, workspace: str | None, db: Path) -> str:
-    from weftline.cli.run_lookup import LocalRuns
-    from weftline.store import open_for_reading
-
-    store = open_for_reading(db)
-    try:
-        return await LocalRuns(store, workspace=workspace).complete(start)
-    finally:
-        await store.close()

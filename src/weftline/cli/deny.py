@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.respond import AWAIT, respond
-from weftline.cli.target import URL, WORKSPACE
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
-@AWAIT
+@click.argument("ref", metavar="AWAIT")
 @click.argument("reason", default="")
 @URL
 @WORKSPACE
@@ -23,4 +22,8 @@ def command(ref: str, reason: str, url: str | None, workspace: str | None, db: P
 
     AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing.
     """
-    respond(ref, {"outcome": "denied", "reason": reason}, url=url, workspace=workspace, db=db, as_json=as_json)
+    from weftline.cli.await_lookup import respond
+
+    respond(
+        ref, {"outcome": "denied", "reason": reason}, url=chosen_url(url), workspace=workspace, db=db, as_json=as_json
+    )

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from weftline.cli.run_lookup import LocalRuns
+from weftline.cli.run_lookup import stored_id
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
@@ -48,8 +48,8 @@ class EndedRuns:
 
         Raises `NotFound` for a run of another workspace than the named one.
         """
-        whole = await LocalRuns(self._store, workspace=self._workspace).complete(run_id)
-        return await find_run(self.log, whole, workspace=await self._key())
+        workspace = await self._key()
+        return await find_run(self.log, await stored_id(self._store, run_id, workspace=workspace), workspace=workspace)
 
     async def _key(self) -> int | None:
         return None if self._workspace is None else await workspaces.find(self._workspaces, self._workspace)
@@ -60,14 +60,5 @@ async def ended_runs(db: Path, workspace: str | None) -> AsyncGenerator[EndedRun
     store = open_for_reading(db)
     try:
         yield EndedRuns(store, workspace)
-    finally:
-        await store.close()
-
-
-async def completed(run_id: str, workspace: str | None, db: Path) -> str:
-    """Returns the whole id of a run in the store."""
-    store = open_for_reading(db)
-    try:
-        return await LocalRuns(store, workspace=workspace).complete(run_id)
     finally:
         await store.close()

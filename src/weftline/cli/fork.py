@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -46,22 +44,9 @@ def command(
     level = int(reasoning) if reasoning is not None and reasoning.isdigit() else reasoning
     asked = {"turn": turn, "modelId": model, "systemPrompt": system, "reasoningLevel": level, "message": message}
     changes = {name: value for name, value in asked.items() if value is not None}
-    server = chosen_url(url)
-    if server is not None:
-        forked = asyncio.run(_at_server(run_id, changes, server, workspace))
-    else:
-        from weftline.cli.admin import administer
-        from weftline.cli.ended_runs import completed
+    from weftline.cli.reach import reach
+    from weftline.cli.run_lookup import path_of, whole_id
 
-        run = asyncio.run(completed(run_id, workspace, db))
-        forked = administer(db, "runs.fork", run=run, changes=changes, workspace=workspace)
+    with reach(db, url=chosen_url(url), workspace=workspace, writes=True) as at:
+        forked = at.post(f"{path_of(whole_id(at, run_id))}/fork", changes, once=True)["runId"]
     click.echo(json.dumps({"run": forked, "turn": turn}) if as_json else forked)
-
-
-async def _at_server(run_id: str, changes: dict[str, Any], url: str, workspace: str | None) -> str:
-    from weftline.cli.run_lookup import ServerRuns
-    from weftline.cli.target import connected
-    from weftline.client.ended import fork
-
-    async with connected(url, workspace) as client:
-        return await fork(client.http, await ServerRuns(client).complete(run_id), changes)

@@ -23,9 +23,11 @@ def command(run_id: str, url: str | None, workspace: str | None, db: Path, form:
     With --json each has the exact arguments that were approved, whether they were edited, by whom and when, when it
     expires, and which calls used it. The beginning of the run's id is enough.
     """
-    from weftline.cli.call_lookup import find_grants
+    from weftline.cli.reach import reach
+    from weftline.cli.run_lookup import path_of, whole_id
 
-    found = find_grants(run_id, url=chosen_url(url), workspace=workspace, db=db)
+    with reach(db, url=chosen_url(url), workspace=workspace) as at:
+        found = at.get(f"{path_of(whole_id(at, run_id))}/grants")["grants"]
     named = [{"ref": f"{one['runId']}/{one['awaitId']}", **one} for one in found]
     show_list(named, form, id_field="ref", columns=_columns, headings=_HEADINGS)
 

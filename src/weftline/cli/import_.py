@@ -21,9 +21,10 @@ def command(file: Path, workspace: str, db: Path, as_json: bool) -> None:
     They keep their ids and can only be read, replayed and forked. A session becomes a new one, which can be continued;
     its id is printed last. A server may have the store open. Importing a file again changes nothing.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    imported = administer(db, "runs.import", path=str(file.absolute()), workspace=workspace)
+    with reach(db, writes=True) as at:
+        imported = at.operate("POST", "imports", body={"path": str(file.absolute()), "workspace": workspace})
     if as_json:
         click.echo(json.dumps(imported))
         return

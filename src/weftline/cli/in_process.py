@@ -10,8 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weftline.api.control import Control
-from weftline.api.operations import operations
 from weftline.config import Config, load_config
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
@@ -97,13 +95,6 @@ async def local_engine(
             raise
         stack.push_async_callback(engine.stop, drain_s=_DRAIN_S)
         if db is not None:
-            control = Control(
-                lambda: operations(workspaces, engine, store),
-                announce=lambda path: store.announce(admin_socket=path),
-                changed=catalogs.refresh,
-            )
-            await control.start()
-            stack.push_async_callback(control.stop)
             own_socket = OwnSocket(store, lambda: app_beside(engine, store, catalogs))
             await own_socket.start()
             stack.push_async_callback(own_socket.stop)

@@ -37,10 +37,12 @@ def command() -> None:
 @JSON
 def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, ...], as_json: bool) -> None:
     """Create a key and print it. It is shown only once and stored nowhere."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    identity, secret = administer(db, "keys.create", workspace=workspace, name=name, usage=usage, agents=list(agents))
-    click.echo(json.dumps({"id": identity, "key": secret}) if as_json else secret)
+    asked = {"name": name, "usage": usage, "agentIds": list(agents) or None}
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.ensure().post("/api-keys", asked)
+    click.echo(json.dumps({"id": made["id"], "key": made["key"]}) if as_json else made["key"])
 
 
 @command.command("import")
@@ -50,11 +52,12 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @JSON
 def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
     """Import a key that clients already hold, read from standard input; prints its id."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
     secret = sys.stdin.readline().strip()
-    identity = administer(db, "keys.import", workspace=workspace, secret=secret, name=name)
-    click.echo(json.dumps({"id": identity}) if as_json else identity)
+    with reach(db, writes=True) as at:
+        made = at.operate("POST", f"workspaces/{named(workspace)}/imported-keys", body={"secret": secret, "name": name})
+    click.echo(json.dumps({"id": made["id"]}) if as_json else made["id"])
 
 
 @command.command("list")
@@ -64,9 +67,10 @@ def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
 @list_forms
 def list_keys(workspace: str, db: Path, revoked: bool, form: Form) -> None:
     """List a workspace's keys, without their secrets."""
-    from weftline.cli.admin import listed
+    from weftline.cli.reach import reach
 
-    show_list(listed(db, "keys.list", workspace=workspace, revoked=revoked), form)
+    with reach(db, workspace=workspace) as at:
+        show_list(at.items("/api-keys", "keys", revoked="true" if revoked else None), form)
 
 
 @command.command()
@@ -75,9 +79,10 @@ def list_keys(workspace: str, db: Path, revoked: bool, form: Form) -> None:
 @JSON
 def show(key_id: str, db: Path, as_json: bool) -> None:
     """Show a key: everything but the key itself."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    show_one(administer(db, "keys.show", id=key_id), as_json=as_json)
+    with reach(db) as at:
+        show_one(at.get(f"/api-keys/{named(key_id)}"), as_json=as_json)
 
 
 @command.command()
@@ -86,8 +91,9 @@ def show(key_id: str, db: Path, as_json: bool) -> None:
 @JSON
 def delete(key_id: str, db: Path, as_json: bool) -> None:
     """Revoke a key, immediately and permanently."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    gone = administer(db, "keys.delete", id=key_id)
-    if as_json:
-        show_one(gone, as_json=True)
+    with reach(db, writes=True) as at:
+        at.call("DELETE", f"/api-keys/{named(key_id)}")
+        if as_json:
+            show_one(at.get(f"/api-keys/{named(key_id)}"), as_json=True)

@@ -50,7 +50,7 @@ def login(
     """
     from msgspec import to_builtins
 
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
     from weftline.errors import Unavailable, WeftlineError
     from weftline.text.redaction import redact_url
 
@@ -63,7 +63,9 @@ def login(
     from weftline.cli.browser import Loopback, PastedRedirect
 
     # This also reports a typo before a browser is opened.
-    granted = administer(db, "mcp.logins.scope", workspace=workspace, url=url)
+    path = f"workspaces/{named(workspace)}/mcp-logins"
+    with reach(db) as at:
+        granted = at.operate("GET", f"{path}/scope", query={"url": url})["scope"]
     wanted = " ".join(dict.fromkeys(" ".join([granted or "", *scope]).split())) or None
     secret = sys.stdin.readline().strip() if client_secret_stdin else None
 
@@ -83,7 +85,8 @@ def login(
         done = asyncio.run(made())
     except LoginFailed as error:
         raise WeftlineError(f"Could not log in to {urlsplit(url).hostname}: {error}", code="unavailable") from None
-    administer(db, "mcp.logins.save", workspace=workspace, login=done)
+    with reach(db, writes=True) as at:
+        at.operate("PUT", path, body=done)
     click.echo(f"Logged in. Runs of {workspace} that name this URL use the login.", err=True)
     show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)
 
@@ -94,9 +97,11 @@ def login(
 @list_forms
 def list_logins(workspace: str, db: Path, form: Form) -> None:
     """List the servers that a workspace is logged in to, by their URLs."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    show_list(administer(db, "mcp.logins.list", workspace=workspace), form, id_field="url")
+    with reach(db) as at:
+        found = at.operate("GET", f"workspaces/{named(workspace)}/mcp-logins")["logins"]
+    show_list(found, form, id_field="url")
 
 
 @command.command()
@@ -106,8 +111,9 @@ def list_logins(workspace: str, db: Path, form: Form) -> None:
 @JSON
 def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
     """Delete a login here. The consent itself can only be revoked at the MCP server."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
     from weftline.text.redaction import redact_url
 
-    administer(db, "mcp.logins.delete", workspace=workspace, url=url)
+    with reach(db, writes=True) as at:
+        at.operate("DELETE", f"workspaces/{named(workspace)}/mcp-logins", query={"url": url})
     show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)

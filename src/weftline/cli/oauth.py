@@ -44,20 +44,19 @@ def create(
     as_json: bool,
 ) -> None:
     """Register an app; prints the client id and the client secret, which is shown only once."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    app = administer(
-        db,
-        "oauth.apps.create",
-        workspace=workspace,
-        name=name,
-        redirect_uris=list(redirect_uris),
-        scopes=list(scopes),
-        visibility="public" if public else "private",
-        client_credentials=client_credentials,
-        description=description,
-        logo=logo,
-    )
+    asked = {
+        "name": name,
+        "redirectUris": list(redirect_uris),
+        "allowedScopes": list(scopes),
+        "visibility": "public" if public else "private",
+        "allowsClientCredentials": client_credentials,
+        "description": description,
+        "logo": logo,
+    }
+    with reach(db, workspace=workspace, writes=True) as at:
+        app = at.ensure().post("/oauth-apps", asked)
     click.echo(json.dumps(app, indent=2) if as_json else f"{app['clientId']}\n{app['clientSecret']}")
 
 
@@ -68,14 +67,13 @@ def create(
 @list_forms
 def list_apps(workspace: str | None, registered: bool, db: Path, form: Form) -> None:
     """List a workspace's apps, or those that registered themselves, by their client ids."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     if registered == (workspace is not None):
         raise click.UsageError("Give --workspace or --registered.")
-    found = administer(db, "oauth.apps.registered") if registered else None
-    if found is None:
-        found = administer(db, "oauth.apps.list", workspace=workspace)
-    show_list(found, form, id_field="clientId")
+    with reach(db, workspace=workspace) as at:
+        found = at.operate("GET", "registered-apps") if registered else at.get("/oauth-apps")
+    show_list(found["apps"], form, id_field="clientId")
 
 
 @apps.command()
@@ -84,9 +82,10 @@ def list_apps(workspace: str | None, registered: bool, db: Path, form: Form) -> 
 @JSON
 def show(client_id: str, db: Path, as_json: bool) -> None:
     """Show an app: everything but its secret."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    show_one(administer(db, "oauth.apps.show", client_id=client_id), as_json=as_json)
+    with reach(db) as at:
+        show_one(at.get(f"/oauth-apps/{named(client_id)}"), as_json=as_json)
 
 
 @apps.command()
@@ -95,9 +94,10 @@ def show(client_id: str, db: Path, as_json: bool) -> None:
 @JSON
 def delete(client_id: str, db: Path, as_json: bool) -> None:
     """Delete an app; everything that was given to it ends at once."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    administer(db, "oauth.apps.delete", client_id=client_id)
+    with reach(db, writes=True) as at:
+        at.call("DELETE", f"/oauth-apps/{named(client_id)}")
     show_done({"clientId": client_id, "deleted": True}, as_json=as_json)
 
 
@@ -112,9 +112,10 @@ def grants() -> None:
 @list_forms
 def list_grants(email: str, db: Path, form: Form) -> None:
     """List a user's grants."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    show_list(administer(db, "oauth.grants.list", email=email), form)
+    with reach(db) as at:
+        show_list(at.operate("GET", f"users/{named(email)}/grants")["grants"], form)
 
 
 @grants.command("delete")
@@ -123,7 +124,8 @@ def list_grants(email: str, db: Path, form: Form) -> None:
 @JSON
 def delete_grant(grant_id: str, db: Path, as_json: bool) -> None:
     """End a grant with all its tokens, immediately."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    administer(db, "oauth.grants.delete", id=grant_id)
+    with reach(db, writes=True) as at:
+        at.operate("DELETE", f"grants/{named(grant_id)}")
     show_done({"id": grant_id, "deleted": True}, as_json=as_json)

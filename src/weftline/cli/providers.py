@@ -45,7 +45,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Store a provider and print its id. Its key is never taken from the command line, which others can read."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     provider: dict[str, Any] = {"name": name, "family": family}
     key = _key(api_key_env, from_stdin=api_key_stdin)
@@ -59,7 +59,8 @@ def create(
         provider["anyModel"] = any_model
     if options:
         provider["options"] = dict(_option(one) for one in options)
-    made = administer(db, "providers.create", workspace=workspace, provider=provider)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.post("/providers", provider)
     if as_json:
         show_one(made, as_json=True)
     else:

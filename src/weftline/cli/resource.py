@@ -13,11 +13,13 @@ WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
 NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
 
 
-def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True) -> None:
-    """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
+def add_commands(
+    group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True, paged: bool = True
+) -> None:
+    """Gives `group` the commands that list, show and delete what is stored below the path `<kind>`.
 
     Without `lists` or `show`, the group has its own such command, or none. `kind` is the plural, such as `agents`;
-    `by` says how a single one is identified.
+    `by` says how a single one is identified; `paged` is whether the list has pages.
     """
     one = kind.removesuffix("s")
 
@@ -26,9 +28,11 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
     @DB
     @list_forms
     def _list(workspace: str, db: Path, form: Form) -> None:
-        from weftline.cli.admin import listed
+        from weftline.cli.reach import reach
 
-        show_list(listed(db, f"{kind}.list", workspace=workspace), form)
+        with reach(db, workspace=workspace) as at:
+            found = at.items(f"/{kind}", kind) if paged else at.get(f"/{kind}")[kind]
+            show_list(found, form)
 
     @click.command("delete", help=f"Delete one of the {kind}, by {by}, and print its id.")
     @click.argument("name", metavar=one.upper())
@@ -36,9 +40,12 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
     @DB
     @JSON
     def _delete(name: str, workspace: str, db: Path, as_json: bool) -> None:
-        from weftline.cli.admin import administer
+        from weftline.cli.reach import named, reach
 
-        removed = administer(db, f"{kind}.delete", workspace=workspace, id=name) or name
+        path = f"/{kind}/{named(name)}"
+        with reach(db, workspace=workspace, writes=True) as at:
+            removed = at.get(path)["id"] if show else name
+            at.call("DELETE", path)
         click.echo(json.dumps({"id": removed, "deleted": True}) if as_json else removed)
 
     commands: tuple[click.Command, ...] = (_list, _delete) if lists else (_delete,)
@@ -50,9 +57,10 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
         @DB
         @JSON
         def _show(name: str, workspace: str, db: Path, as_json: bool) -> None:
-            from weftline.cli.admin import administer
+            from weftline.cli.reach import named, reach
 
-            show_one(administer(db, f"{kind}.show", workspace=workspace, id=name), as_json=as_json)
+            with reach(db, workspace=workspace) as at:
+                show_one(at.get(f"/{kind}/{named(name)}"), as_json=as_json)
 
         commands = (*commands, _show)
     for command in commands:

@@ -19,9 +19,10 @@ def command(everything: bool, db: Path, as_json: bool) -> None:
 
     On a store that is not held this changes nothing, and says so.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    resumed = administer(db, "store.resume")
+    with reach(db, writes=True) as at:
+        resumed = at.operate("POST", "store/resume")
     count = resumed["runs"]
     if as_json:
         click.echo(json.dumps(resumed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import click
@@ -29,18 +30,20 @@ def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None
     Each keeps its row and its last entry, so that its snapshot still says how it ended; a reader of its stream gets a
     `gap` event for what is gone. The file shrinks by what that frees. Prints how many runs had something to remove.
     """
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.reach import reach
     from weftline.cli.vacuum import shrink
 
     match = re.fullmatch(r"(\d{1,9})([smhdw])", older_than)
     if match is None:
         raise click.BadParameter("give a number and one of s, m, h, d, w", param_hint="--older-than")
-    before = now_us() - int(match[1]) * _UNITS_S[match[2]] * 1_000_000
+    before = time.time_ns() // 1000 - int(match[1]) * _UNITS_S[match[2]] * 1_000_000
     after, trimmed = 0, 0
-    while True:
-        after, count = administer(db, "retention.trim", before=before, after=after, workspace=workspace)
-        trimmed += count
-        if not after:
-            break
-    shrink(db)
+    with reach(db, writes=True) as at:
+        while True:
+            asked = {"before": before, "after": after, "workspace": workspace}
+            done = at.operate("POST", "store/trim", body=asked)
+            after, trimmed = done["after"], trimmed + done["runs"]
+            if not after:
+                break
+        shrink(at)
     click.echo(json.dumps({"runs": trimmed}) if as_json else trimmed)

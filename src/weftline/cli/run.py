@@ -345,15 +345,17 @@ class _Process:
             yield frame
 
     async def answer(self, asked: AwaitOpened, reply: dict[str, Any]) -> None:
+        from getpass import getuser
+
         from weftline.api.controlling import answer_run
-        from weftline.api.operator import operator_name
+        from weftline.api.principal import operator_name
         from weftline.api.schemas.awaits import AnswerModel, parsed_as
 
         run_id = asked.run_id
         key = await self._here.engine.locate(run_id, workspace=self._workspace)
         sent = parsed_as(AnswerModel, reply)[0]
         engine, at = self._here.engine, self._here.workspaces
-        await answer_run(at, engine, key, sent, run_id=run_id, await_id=asked.id, by=operator_name())
+        await answer_run(at, engine, key, sent, run_id=run_id, await_id=asked.id, by=operator_name(getuser()))
 
     def elsewhere(self, asked: AwaitOpened) -> str:
         from weftline.cli.asking import how_to_answer
@@ -377,7 +379,7 @@ def _local_server_hint() -> str:
         owner = owner_of(DEFAULT_DB)
     except StoreError:
         return ""
-    if owner is None or not owner.admin_socket or not Path(owner.admin_socket).exists():
+    if owner is None or not owner.socket or not (Path(DEFAULT_DB) / owner.socket).exists():
         return ""
     return (
         f" Process {owner.pid} has {DEFAULT_DB} open, whose models this one does not have: if it is a server, send the"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.store.naming import db_option
 
 if TYPE_CHECKING:
-    from weftline.cli.run_lookup import FoundRuns
+    from weftline.client import AsyncClient
+    from weftline.client.events import Frame
 
 _STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
 _MAX_LIMIT = 10_000
@@ -74,12 +74,15 @@ def list_runs(
 
     Runs that are --unsupported can be read; the version that wrote them, or a newer one, can continue them.
     """
-    if unsupported:
-        from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-        show_list(administer(db, "runs.unsupported", workspace=workspace), form)
+    if unsupported:
+        with reach(db) as at:
+            found = at.operate("GET", "unsupported-runs", query={"workspace": workspace})["runs"]
+        show_list(found, form)
         return
-    from weftline.cli.run_lookup import RunList, RunQuery
+    from weftline.cli.run_lookup import RunQuery
+    from weftline.cli.run_lookup import list_runs as listed
     from weftline.cli.terminal import STATUS_COLOURS, is_terminal
 
     max_runs = None if everything else limit
@@ -93,11 +96,8 @@ def list_runs(
         in_doubt=in_doubt,
     )
 
-    async def find() -> RunList:
-        async with _runs(chosen_url(url), workspace, db) as runs:
-            return await runs.list(wanted)
-
-    found = asyncio.run(find())
+    with reach(db, url=chosen_url(url), workspace=workspace) as at:
+        found = listed(at, wanted)
     depths: dict[str, int] = {}
     runs = found.runs
     if children and form == "columns" and is_terminal():
@@ -143,14 +143,14 @@ def show(
     """
     of_turn = turn is not None or messages or request
 
-    async def find() -> dict[str, Any]:
-        async with _runs(chosen_url(url), workspace, db) as runs:
-            whole_id = await runs.complete(run_id)
-            return await (runs.turn(whole_id, turn) if of_turn else runs.show(whole_id))
+    from weftline.cli.reach import reach
+    from weftline.cli.run_lookup import path_of, whole_id
 
     if messages and request:
         raise click.UsageError("Give --messages or --request, not both.")
-    found = asyncio.run(find())
+    with reach(db, url=chosen_url(url), workspace=workspace) as at:
+        path = path_of(whole_id(at, run_id))
+        found = at.get(f"{path}/turns/{'last' if turn is None else turn}" if of_turn else path)
     if not of_turn:
         if as_json:
             show_one(found, as_json=True)
@@ -182,34 +182,58 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
     has not ended in the store. The beginning of its id is enough.
     """
     from weftline.cli.asking import at_server, how_to_answer
-    from weftline.cli.screen import EXIT_CODES, NOT_ENDED, Screen
+    from weftline.cli.reach import AtServer, reach
+    from weftline.cli.run_lookup import path_of, whole_id
+    from weftline.cli.screen import EXIT_CODES, INTERRUPTED, NOT_ENDED, Screen
     from weftline.events import AwaitOpened
 
     screen = Screen(as_json=as_json)
     server = chosen_url(url)
     where = db_option(db) if server is None else at_server(server, workspace)
 
-    async def show_events() -> int:
-        async with _runs(server, workspace, db) as runs:
-            code: int | None = None
-            whole_id = await runs.complete(run_id)
-            goes_on = (await runs.show(whole_id))["status"] not in EXIT_CODES
-            async for frame in runs.frames(whole_id, after=after):
-                code = screen.show(frame)
-                if isinstance(frame.event, AwaitOpened) and not as_json:
-                    screen.announce(frame.event, with_question=True)
-                    if goes_on:
-                        asked = frame.event
-                        screen.note(how_to_answer(asked.run_id, asked.id, asked.kind, where))
+    async def show_frames(frames: AsyncGenerator[Frame], *, goes_on: bool) -> int | None:
+        code: int | None = None
+        async for frame in frames:
+            code = screen.show(frame)
+            if isinstance(frame.event, AwaitOpened) and not as_json:
+                screen.announce(frame.event, with_question=True)
+                if goes_on:
+                    asked = frame.event
+                    screen.note(how_to_answer(asked.run_id, asked.id, asked.kind, where))
+        return code
+
+    try:
+        with reach(db, url=server, workspace=workspace) as at:
+            run = whole_id(at, run_id)
+            goes_on = at.get(path_of(run))["status"] not in EXIT_CODES
+            if isinstance(at, AtServer):
+                code = at.run(show_frames(_live(at.client, run, after), goes_on=goes_on))
+            else:
+                code = asyncio.run(show_frames(_stored(db, run, workspace, after), goes_on=goes_on))
             if code is None:
                 # Either the run continues, or its end is not after `after`.
-                code = EXIT_CODES.get((await runs.show(whole_id))["status"])
-            if code is None:
-                screen.note(f"{whole_id} has not ended; --url follows it at its server.")
-                return NOT_ENDED
-            return code
+                code = EXIT_CODES.get(at.get(path_of(run))["status"])
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    if code is None:
+        screen.note(f"{run} has not ended; --url follows it at its server.")
+        code = NOT_ENDED
+    sys.exit(code)
 
-    sys.exit(_interruptible(show_events()))
+
+async def _live(client: AsyncClient, run_id: str, after: int) -> AsyncGenerator[Frame]:
+    async with await client.attach(run_id, dispatch=False, last_seq=after) as run:
+        async for frame in run.frames(raise_on_failure=False):
+            yield frame
+
+
+async def _stored(db: Path, run_id: str, workspace: str | None, after: int) -> AsyncGenerator[Frame]:
+    from weftline.cli.ended_runs import ended_runs
+    from weftline.cli.events import stored_frames
+
+    async with ended_runs(db, workspace) as runs:
+        async for frame in stored_frames(runs.log, (await runs.find(run_id)).key, run_id, after=after):
+            yield frame
 
 
 @command.command()
@@ -223,14 +247,11 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
 
     Without --url this asks the server or script that has the store open.
     """
-    server = chosen_url(url)
-    if server is not None:
-        receipt = asyncio.run(_cancelled(server, workspace, run_id))
-    else:
-        from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
+    from weftline.cli.run_lookup import path_of, whole_id
 
-        whole_id = asyncio.run(_completed(run_id, workspace, db))
-        receipt = administer(db, "runs.cancel", id=whole_id, workspace=workspace)
+    with reach(db, url=chosen_url(url), workspace=workspace, writes=True) as at:
+        receipt = at.post(f"{path_of(whole_id(at, run_id))}/cancel")
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
     if receipt["status"] != "cancelled":
         click.echo("The run had already ended: nothing was cancelled.", err=True)
@@ -238,47 +259,6 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
 
 for _one in CONTROL:
     command.add_command(_one)
-
-
-async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, Any]:
-    from weftline.cli.run_lookup import ServerRuns
-    from weftline.cli.target import connected
-
-    async with connected(url, workspace) as client:
-        runs = ServerRuns(client)
-        return await runs.cancel(await runs.complete(run_id))
-
-
-async def _completed(run_id: str, workspace: str | None, db: Path) -> str:
-    async with _runs(None, workspace, db) as runs:
-        return await runs.complete(run_id)
-
-
-@asynccontextmanager
-async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenerator[FoundRuns]:
-    from weftline.cli.run_lookup import LocalRuns, ServerRuns
-    from weftline.cli.target import connected
-
-    if url is not None:
-        async with connected(url, workspace) as client:
-            yield ServerRuns(client)
-        return
-    from weftline.store import open_for_reading
-
-    store = open_for_reading(db)
-    try:
-        yield LocalRuns(store, workspace=workspace)
-    finally:
-        await store.close()
-
-
-def _interruptible(work: Coroutine[Any, Any, int]) -> int:
-    from weftline.cli.screen import INTERRUPTED
-
-    try:
-        return asyncio.run(work)
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:

@@ -61,7 +61,7 @@ def add(
 
     A running server warns of models and tools that it does not have.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     given = {
         "name": name,
@@ -72,7 +72,8 @@ def add(
         "catchUp": catch_up,
     }
     schedule = {field: value for field, value in given.items() if value is not None}
-    made = administer(db, "schedules.create", workspace=workspace, schedule=schedule)
+    with reach(db, workspace=workspace, writes=True) as reached:
+        made = reached.post("/schedules", schedule)
     show_warnings(made)
     click.echo(json.dumps(made) if as_json else made["id"])
 
@@ -83,9 +84,10 @@ def add(
 @list_forms
 def _list(workspace: str, db: Path, form: Form) -> None:
     """List a workspace's schedules: when each is due, and its last outcome."""
-    from weftline.cli.admin import listed
+    from weftline.cli.reach import reach
 
-    found = listed(db, "schedules.list", workspace=workspace)
+    with reach(db, workspace=workspace) as at:
+        found = at.get("/schedules")["schedules"]
     show_list(found, form, columns=_columns, headings=_HEADINGS)
 
 
@@ -109,10 +111,11 @@ def _columns(one: dict[str, Any]) -> dict[str, str]:
 @JSON
 def remove(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
     """Remove a schedule and print its id. Its runs stay."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    removed = administer(db, "schedules.delete", workspace=workspace, id=schedule_id)
-    click.echo(json.dumps({"id": removed, "deleted": True}) if as_json else removed)
+    with reach(db, workspace=workspace, writes=True) as at:
+        at.call("DELETE", f"/schedules/{named(schedule_id)}")
+    click.echo(json.dumps({"id": schedule_id, "deleted": True}) if as_json else schedule_id)
 
 
 @command.command()
@@ -142,16 +145,18 @@ def resume(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
 @JSON
 def run(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
     """Start a run of a schedule now, on the running server, and print the run's id."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    made = administer(db, "schedules.run", workspace=workspace, id=schedule_id)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.post(f"/schedules/{named(schedule_id)}/run")["runId"]
     click.echo(json.dumps({"runId": made}) if as_json else made)
 
 
 def _switch(db: Path, workspace: str, id: str, *, enabled: bool, as_json: bool) -> None:
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    made = administer(db, "schedules.switch", workspace=workspace, id=id, enabled=enabled)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.call("PATCH", f"/schedules/{named(id)}", body={"enabled": enabled})
     click.echo(json.dumps(made) if as_json else made["nextAt"] or made["id"])
 
 

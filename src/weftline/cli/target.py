@@ -132,4 +132,6 @@ def as_command_error(error: ClientError) -> WeftlineError:
     """Returns a client's error as an error of the command."""
     from weftline.client import ApiError
 
-    return WeftlineError(error.message if isinstance(error, ApiError) else str(error))
+    if isinstance(error, ApiError):
+        return WeftlineError(error.message, answered=error.status)
+    return WeftlineError(str(error))

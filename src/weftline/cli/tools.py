@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -26,7 +28,7 @@ def command() -> None:
 @JSON
 def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], as_json: bool) -> None:
     """Store a tool, described as for POST …/tools, and print its id."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     try:
         loaded: object = json.load(source)
@@ -37,7 +39,8 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
     tool = cast("dict[str, Any]", loaded)
     if secrets:
         tool["secrets"] = {**(tool.get("secrets") or {}), **dict(_secret(one) for one in secrets)}
-    made = administer(db, "tools.create", workspace=workspace, tool=tool)
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.post("/tools", tool)
     show_warnings(made)
     if as_json:
         show_one(made, as_json=True)
@@ -56,16 +59,19 @@ def list_tools(workspace: str | None, file: str | None, db: Path, form: Form) ->
     The server's own tools are those that the running server has loaded; without one, or with --tools, those that
     `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
     """
-    from weftline.cli.admin import listed
+    from weftline.cli.reach import reach
 
     loaded = _loaded(db, file)
-    stored = listed(db, "tools.list", workspace=workspace) if workspace is not None else ()
-    if form == "json":
-        show_json(chain(loaded, stored))
-        return
-    own = ({"NAME": tool["name"], "KIND": "server", "DESCRIPTION": tool["description"]} for tool in loaded)
-    others = ({"NAME": tool["id"], "KIND": "stored", "DESCRIPTION": _described(tool)} for tool in stored)
-    show_list(chain(own, others), form, id_field="NAME", columns=dict)
+    with ExitStack() as stack:
+        stored: Iterable[dict[str, Any]] = ()
+        if workspace is not None:
+            stored = stack.enter_context(reach(db, workspace=workspace)).items("/tools", "tools")
+        if form == "json":
+            show_json(chain(loaded, stored))
+            return
+        own = ({"NAME": tool["name"], "KIND": "server", "DESCRIPTION": tool["description"]} for tool in loaded)
+        others = ({"NAME": tool["id"], "KIND": "stored", "DESCRIPTION": _described(tool)} for tool in stored)
+        show_list(chain(own, others), form, id_field="NAME", columns=dict)
 
 
 def _described(tool: dict[str, Any]) -> str:
@@ -78,13 +84,16 @@ add_commands(command, kind="tools", by="its id", lists=False)
 def _loaded(db: Path, file: str | None) -> list[dict[str, Any]]:
     import msgspec
 
-    from weftline.cli.admin import ask_server
+    from weftline.cli.reach import reach_if_running
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from
     from weftline.tools.loader import loaded_tools, server_tools
 
-    running = ask_server(db, "tools.loaded") if file is None else None
-    return running or msgspec.to_builtins(loaded_tools(server_tools(file, pages=Dialer(egress_from({})))))
+    if file is None:
+        with reach_if_running(db) as at:
+            if at is not None and (running := at.operate("GET", "tools")["tools"]):
+                return running
+    return msgspec.to_builtins(loaded_tools(server_tools(file, pages=Dialer(egress_from({})))))
 
 
 def _secret(text: str) -> tuple[str, str]:

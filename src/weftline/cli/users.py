@@ -28,10 +28,12 @@ def command() -> None:
 @JSON
 def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Path, as_json: bool) -> None:
     """Create a user. Without --password-stdin a password is generated and printed once."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
     password, hashed = _password(password_stdin)
-    identity = administer(db, "users.create", email=email, password=hashed, workspaces=list(workspaces))
+    asked = {"email": email, "password": hashed, "workspaces": list(workspaces)}
+    with reach(db, writes=True) as at:
+        identity = at.operate("POST", "users", body=asked)["id"]
     if as_json:
         click.echo(json.dumps({"id": identity, **({} if password_stdin else {"password": password})}))
     else:
@@ -45,10 +47,11 @@ def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Pa
 @JSON
 def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> None:
     """Set a new password and sign the user out. Without --password-stdin one is generated and printed."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
     password, hashed = _password(password_stdin)
-    administer(db, "users.set_password", email=email, password=hashed)
+    with reach(db, writes=True) as at:
+        at.operate("PATCH", f"users/{named(email)}", body={"password": hashed})
     if as_json:
         click.echo(json.dumps({"email": email, **({} if password_stdin else {"password": password})}))
     elif not password_stdin:
@@ -61,9 +64,10 @@ def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> N
 @list_forms
 def list_users(workspace: str | None, db: Path, form: Form) -> None:
     """List the users."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    show_list(administer(db, "users.list", workspace=workspace), form, id_field="email")
+    with reach(db) as at:
+        show_list(at.operate("GET", "users", query={"workspace": workspace})["users"], form, id_field="email")
 
 
 @command.command()
@@ -72,9 +76,10 @@ def list_users(workspace: str | None, db: Path, form: Form) -> None:
 @JSON
 def show(email: str, db: Path, as_json: bool) -> None:
     """Show a user."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    show_one(administer(db, "users.show", email=email), as_json=as_json)
+    with reach(db) as at:
+        show_one(at.operate("GET", f"users/{named(email)}"), as_json=as_json)
 
 
 @command.command()
@@ -84,9 +89,10 @@ def show(email: str, db: Path, as_json: bool) -> None:
 @JSON
 def join(email: str, workspace: str, db: Path, as_json: bool) -> None:
     """Make a user a member of a workspace."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    administer(db, "users.join", email=email, workspace=workspace)
+    with reach(db, writes=True) as at:
+        at.operate("PUT", f"users/{named(email)}/workspaces/{named(workspace)}")
     show_done({"email": email, "workspace": workspace, "member": True}, as_json=as_json)
 
 
@@ -97,9 +103,10 @@ def join(email: str, workspace: str, db: Path, as_json: bool) -> None:
 @JSON
 def leave(email: str, workspace: str, db: Path, as_json: bool) -> None:
     """Remove a user from a workspace and end what they allowed apps to do there."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    administer(db, "users.leave", email=email, workspace=workspace)
+    with reach(db, writes=True) as at:
+        at.operate("DELETE", f"users/{named(email)}/workspaces/{named(workspace)}")
     show_done({"email": email, "workspace": workspace, "member": False}, as_json=as_json)
 
 
@@ -109,9 +116,10 @@ def leave(email: str, workspace: str, db: Path, as_json: bool) -> None:
 @JSON
 def delete(email: str, db: Path, as_json: bool) -> None:
     """Delete a user with everything they allowed apps to do."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    administer(db, "users.delete", email=email)
+    with reach(db, writes=True) as at:
+        at.operate("DELETE", f"users/{named(email)}")
     show_done({"email": email, "deleted": True}, as_json=as_json)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from weftline.cli.output import DB, JSON
+
+if TYPE_CHECKING:
+    from weftline.cli.reach import Reached
 
 
 @click.command()
@@ -18,15 +22,16 @@ def command(db: Path, as_json: bool) -> None:
 
     It works in small steps and leaves at least half the time to others. `weftline retention run` does this at its end.
     """
-    freed = shrink(db)
+    from weftline.cli.reach import reach
+
+    with reach(db, writes=True) as at:
+        freed = shrink(at)
     click.echo(json.dumps({"bytes": freed}) if as_json else f"{freed:,} bytes were returned to the disk.")
 
 
-def shrink(db: Path) -> int:
+def shrink(at: Reached) -> int:
     """Runs all steps; returns how many bytes they freed."""
-    from weftline.cli.admin import administer
-
     freed = 0
-    while count := administer(db, "store.shrink"):
+    while count := at.operate("POST", "store/shrink")["bytes"]:
         freed += count
     return freed

@@ -11,6 +11,9 @@ import click
 from weftline.cli.output import DB, JSON, Form, list_forms, show_list
 from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
+_NEWEST = 200
+"""How many deliveries are shown."""
+
 
 @click.group()
 def command() -> None:
@@ -31,9 +34,11 @@ def command() -> None:
 @JSON
 def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json: bool) -> None:
     """Create a webhook; prints its id and the secret that signs its deliveries, which is shown only once."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    made = administer(db, "webhooks.create", workspace=workspace, url=url, events=list(events))
+    asked: dict[str, Any] = {"url": url, **({"events": list(events)} if events else {})}
+    with reach(db, workspace=workspace, writes=True) as at:
+        made = at.ensure().post("/webhooks", asked)
     click.echo(json.dumps(made) if as_json else f"{made['id']} {made['secret']}")
 
 
@@ -45,9 +50,10 @@ def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json:
 @list_forms
 def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, form: Form) -> None:
     """Show past and pending deliveries, newest first."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)
+    with reach(db, workspace=workspace) as at:
+        found = at.get(f"/webhooks/{named(webhook_id)}/deliveries", status=status, limit=_NEWEST)["deliveries"]
     show_list(found, form, columns=_columns, headings=_HEADINGS)
 
 
@@ -64,4 +70,4 @@ def _columns(one: dict[str, Any]) -> dict[str, str]:
     }
 
 
-add_commands(command, kind="webhooks", show=False)
+add_commands(command, kind="webhooks", show=False, paged=False)

@@ -20,9 +20,10 @@ def command() -> None:
 @list_forms
 def list_workspaces(db: Path, form: Form) -> None:
     """List all workspaces, by their slugs."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import reach
 
-    slugs = administer(db, "workspaces.list")
+    with reach(db) as at:
+        slugs = at.slugs()
     if form == "json":
         click.echo(json.dumps(slugs))
     else:
@@ -37,12 +38,13 @@ def list_workspaces(db: Path, form: Form) -> None:
 @JSON
 def features(slug: str, on: tuple[str, ...], off: tuple[str, ...], db: Path, as_json: bool) -> None:
     """Show or change which kinds of credential a workspace accepts. All are on unless switched off."""
-    from weftline.cli.admin import administer
+    from weftline.cli.reach import named, reach
 
-    for names, state in ((on, True), (off, False)):
-        for name in names:
-            administer(db, "workspaces.set_feature", workspace=slug, feature=name, on=state)
-    accepted = administer(db, "workspaces.features", workspace=slug)
+    changes = {**dict.fromkeys(on, True), **dict.fromkeys(off, False)}
+    path = f"workspaces/{named(slug)}"
+    with reach(db, writes=bool(changes)) as at:
+        shown = at.operate("PATCH", path, body={"features": changes}) if changes else at.operate("GET", path)
+    accepted: dict[str, bool] = shown["features"]
     if as_json:
         click.echo(json.dumps(accepted))
         return

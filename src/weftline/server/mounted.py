@@ -21,7 +21,6 @@ from secrets import token_hex
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
 from weftline.api.agent_specs import code_spec
-from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.errors import Conflict, InvalidRequest, Unavailable
@@ -37,7 +36,7 @@ from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
-from weftline.tools.loader import LoadedTool, loaded_tools, server_tools
+from weftline.tools.loader import loaded_tools, server_tools
 from weftline.trace_context import RequestInfo
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
@@ -154,21 +153,9 @@ class Mounted:
         app.schedules_changed = alarm.changed
         app.logins_changed = stored.tools.forget_logins
 
-        async def administered() -> None:
-            app.auth.forget()
-
-        async def list_own_tools() -> list[LoadedTool]:
-            return app.own_tools()
-
         app.own_tools = partial(loaded_tools, engine._own_tools)
-
         if stored.own_socket is not None:
             stored.own_socket.offer(app)
-        if stored.control is not None:
-            stored.control.offer(
-                lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
-                changed=administered,
-            )
 
         async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
             await host.wait_released()

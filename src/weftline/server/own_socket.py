@@ -14,14 +14,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
+from weftline.store.naming import short_path
 
+if TYPE_CHECKING:
     from weftline.server.app import App
     from weftline.server.local_serving import LocalServing
     from weftline.store.base import Store
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 NAME = "server.sock"
 DRAFT = f"{NAME}.new"
 _PREFIX = "weftline-"
-_MAX_PATH_BYTES = 100
-"""The longest name of a socket, a little less than any system allows."""
 _ANSWER_S = 5.0
 """How long requests in progress may delay a stop: a script often ends because of what a command just told it."""
 _open: WeakSet[OwnSocket] = WeakSet()
@@ -148,19 +146,6 @@ def _load() -> type[LocalServing]:
     from weftline.server.local_serving import LocalServing  # with HTTP, which no engine needs until then
 
     return LocalServing
-
-
-@contextmanager
-def short_path(path: Path) -> Generator[str]:
-    """Yields a name of the socket that is short enough to bind and to connect to."""
-    if len(os.fsencode(path)) <= _MAX_PATH_BYTES or not os.path.isdir("/proc/self/fd"):
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 def _peers_are_known() -> bool:

@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.api.control import Control, Operation
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.config import Config, load_config
@@ -50,7 +49,7 @@ from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
-from weftline.tools.loader import LoadedTool, loaded_tools, server_tools
+from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
@@ -285,25 +284,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     app.schedules_changed = alarm.changed
     app.logins_changed = dialled.forget_logins
 
-    async def administered() -> None:
-        app.auth.forget()
-
-    async def list_own_tools() -> list[LoadedTool]:
-        return app.own_tools()
-
     app.own_tools = partial(loaded_tools, own_tools)
-
-    def load_operations() -> Mapping[str, Operation]:
-        from weftline.api.operations import operations  # only a command of an administrator needs them
-
-        return {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools}
-
-    control = Control(
-        load_operations,
-        announce=lambda path: store.announce(admin_socket=path),
-        changed=administered,
-    )
-    await control.start()
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()
     connections = Connections(
@@ -338,7 +319,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             task.cancel()
         ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
-        await control.stop()
         await own_socket.stop()
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)

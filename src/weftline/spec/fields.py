@@ -43,8 +43,8 @@ from weftline.spec.declare import (
     whole,
 )
 from weftline.spec.groups import Awaits, Budget, Policy, policy_problem, policy_within, strictest_word, within
-from weftline.spec.tools import Tools, by_name, object_problem, schema_problem, unless_empty
-from weftline.wire.json_text import encode
+from weftline.spec.tools import TOO_DEEP, Tools, by_name, object_problem, schema_problem, unless_empty
+from weftline.wire.json_text import encode, is_deep
 from weftline.wire.limits import (
     ID_PATTERN,
     MAX_ATTACHMENT_NAME_CHARS,
@@ -127,7 +127,7 @@ _NAMES_OF_DRY_RUNS = ("planOnly", "plan_only")
 def _plan_problem(plan: object) -> str:
     options = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
     asked = plan in _NAMES_OF_DRY_RUNS or any(options.get(name) not in (None, False) for name in _NAMES_OF_DRY_RUNS)
-    return _DRY_RUN if asked else ""
+    return _DRY_RUN if asked else TOO_DEEP if is_deep(encode(plan), cast("object", plan)) else ""
 
 
 def _dry_run_problem(asked: object) -> str:

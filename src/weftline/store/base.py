@@ -37,6 +37,11 @@ from weftline.store.sealing import Vault
 class LogReader(Protocol):
     """Reads of the log, even by a process that does not own the store."""
 
+    @property
+    def id(self) -> str:
+        """Part of every idempotency key: another store means another timeline."""
+        ...
+
     async def run(self, key: int) -> RunRow | None: ...
 
     async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
@@ -153,11 +158,6 @@ class LogStore(LogReader, Protocol):
     """
 
     @property
-    def id(self) -> str:
-        """Part of every idempotency key: another store means another timeline."""
-        ...
-
-    @property
     def unclean(self) -> bool:
         """True if an owner died without closing the store and no later owner has called `charge_death`."""
         ...
@@ -264,6 +264,9 @@ class ReadStore(Protocol):
     @property
     def vault(self) -> Vault: ...
 
+    @property
+    def folder(self) -> Path | None: ...
+
     async def close(self) -> None: ...
 
 
@@ -286,7 +289,7 @@ class Store(Protocol):
         """True if another process, and so other code, may continue its runs."""
         ...
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+    def announce(self, *, socket: str) -> None:
         """Publishes where the owner's socket is, for commands that cannot open the store themselves: its path, relative
         to the folder.
         """

@@ -101,7 +101,7 @@ def _guarded(decode: Any, body: bytes) -> Any:
 
 
 def is_deep(encoded: bytes, value: object) -> bool:
-    """Whether a JSON value, `encoded` without spaces, has too many levels for a body."""
+    """Returns True if a JSON value, `encoded` without spaces, has too many levels for a body."""
     # Every level needs a bracket, so few brackets mean a shallow value.
     if encoded.count(b"{") + encoded.count(b"[") <= MAX_JSON_DEPTH:
         return False

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from commands import weftline_beside
-from weftline.api.control import send_request
-from weftline.cli import admin
+from weftline.cli.reach import Reached
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Json, check_error, local_tool, types
@@ -254,14 +253,15 @@ async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, t
 async def test_a_command_lists_agents_page_by_page(
     api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[dict[str, Any]] = []
+    cursors: list[object] = []
+    get = Reached.get
 
-    async def send(path: str, operation: str, arguments: dict[str, Any]) -> Any:
-        requests.append(arguments)
-        return await send_request(path, operation, arguments)
+    def counted(self: Reached, path: str, **query: str | int | None) -> Any:
+        cursors.append(query["cursor"])
+        return get(self, path, **query)
 
-    monkeypatch.setattr(admin, "send_request", send)
+    monkeypatch.setattr(Reached, "get", counted)
     made = [await stored(api, name=f"large {number}", spec={"systemPrompt": "x" * 900_000}) for number in range(6)]
     done = await weftline_beside("agents", "list", "--json", "--workspace", api.slug, "--db", str(server.db))
     assert json.loads(done.out) == made and done.out == json.dumps(made, indent=2) + "\n"
-    assert len(requests) == 2 and requests[0]["after"] == 0 < requests[1]["after"]
+    assert len(cursors) == 2 and cursors[0] is None and cursors[1] is not None

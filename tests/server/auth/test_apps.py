@@ -11,6 +11,7 @@ import pytest
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.server.options import ServerOptions, server_options
+from weftline.workspace import apps
 from weftline.workspace.apps import redirect_uri
 from weftline.workspace.scopes import OUR_NAMES, SCOPES
 
@@ -31,7 +32,7 @@ async def test_app_gets_id_and_secret_that_no_read_returns(world: World) -> None
     assert shown["visibility"] == "private" and shown["allowsClientCredentials"] is False
     assert (await world.call("GET", f"{APPS}/{app['clientId']}", credential=key)).json == shown
     assert (await world.call("GET", APPS, credential=key)).json == {"apps": [shown]}
-    assert await world.admin("oauth.apps.show", client_id=app["clientId"]) is not None
+    assert await apps.show_app(world.app.workspaces, client_id=app["clientId"])
     other = await world.key("globex")
     path = f"/api/v1/workspaces/globex/oauth-apps/{app['clientId']}"
     for method in ("GET", "DELETE"):
@@ -63,7 +64,7 @@ async def test_an_app_that_may_not_be_is_refused(world: World, change: dict[str,
 
 async def test_a_workspace_without_the_feature_registers_no_app(world: World) -> None:
     key = await world.key()
-    await world.admin("workspaces.set_feature", workspace="acme", feature="oauthApps", on=False)
+    await world.switch("acme", "oauthApps", on=False)
     check_error(await world.call("POST", APPS, credential=key, body=NOTES), 403, "oauth_apps_plan")
 
 

@@ -139,7 +139,7 @@ async def test_a_public_app_lets_the_user_choose_among_their_workspaces(world: W
     client = await world.client("vendor", visibility="public", scopes=["mantyx.identity:read"])
     await world.key("elsewhere")
     await world.user("ann@example.com", "acme", "globex", "closed")
-    await world.admin("workspaces.set_feature", workspace="closed", feature="oauthApps", on=False)
+    await world.switch("closed", "oauthApps", on=False)
     browser = Browser(world)
     await browser.sign_in()
     page = await browser.ask(client, scope="mantyx.identity:read")
@@ -161,9 +161,9 @@ async def test_a_private_app_is_for_members_of_its_own_workspace(world: World) -
     await eve.sign_in("eve@example.com")
     page = await eve.get(client.query())
     assert page.status == 403 and "approve" not in page.text
-    await world.admin("users.join", email="eve@example.com", workspace="acme")
+    await world.operate("PUT", "users/eve@example.com/workspaces/acme")
     tokens = await client.granted(eve)
-    await world.admin("users.leave", email="eve@example.com", workspace="acme")
+    await world.operate("DELETE", "users/eve@example.com/workspaces/acme")
     check_error(await world.call("GET", "/api/oauth/userinfo", credential=tokens["access_token"]), 401, "unauthorized")
 
 
@@ -239,11 +239,11 @@ async def test_sign_in_form_works_only_in_its_browser(world: World) -> None:
 async def test_another_password_or_the_users_end_signs_out(world: World, browser: Browser) -> None:
     client = await world.client()
     tokens = await client.granted(browser)
-    await world.admin("users.set_password", email="ann@example.com", password="unused")
+    await world.operate("PATCH", "users/ann@example.com", {"password": "unused"})
     check_error(await browser.get("/api/oauth/grants"), 401, "unauthorized")
     userinfo = "/api/oauth/userinfo"
     assert (await world.call("GET", userinfo, credential=tokens["access_token"])).status == 200
-    await world.admin("users.delete", email="ann@example.com")
+    await world.operate("DELETE", "users/ann@example.com")
     check_error(await world.call("GET", userinfo, credential=tokens["access_token"]), 401, "unauthorized")
 
 
@@ -270,7 +270,7 @@ class _Outline(HTMLParser):
 
 async def test_pages_are_plain_framed_by_nobody_and_readable_by_everybody(world: World, browser: Browser) -> None:
     client = await world.client(name='<script>alert("x")</script>', visibility="public")
-    await world.admin("users.join", email="ann@example.com", workspace="globex")
+    await world.operate("PUT", "users/ann@example.com/workspaces/globex")
     for page in (await browser.get("/api/oauth/sign-in"), await browser.ask(client)):
         outline = _Outline()
         outline.feed(page.text)

@@ -18,8 +18,8 @@ RUNS = "/api/v1/workspaces/acme/agent-runs"
 @pytest.mark.requirement("wire.auth.credential_headers")
 async def test_either_header_carries_either_kind_of_credential(world: World) -> None:
     key, token = await world.key(), await world.own_token("acme", "models:read")
-    await world.admin("keys.import", workspace="acme", secret="mtx_live_0123456789abcdef")
-    await world.admin("keys.import", workspace="acme", secret="mantyx_0123456789abcdefgh")
+    await world.operate("POST", "workspaces/acme/imported-keys", {"secret": "mtx_live_0123456789abcdef"})
+    await world.operate("POST", "workspaces/acme/imported-keys", {"secret": "mantyx_0123456789abcdefgh"})
     for credential in (key, token, "mtx_live_0123456789abcdef", "mantyx_0123456789abcdefgh"):
         for headers in (
             {"Authorization": f"Bearer {credential}"},
@@ -50,7 +50,7 @@ async def test_the_first_check_that_fails_answers(world: World) -> None:
     good, token = await world.key(), await world.own_token("acme", "runs:read")
     right = await world.own_token("acme", "runs:write")
     for feature in ("apiKeys", "oauthApps"):
-        await world.admin("workspaces.set_feature", workspace="acme", feature=feature, on=False)
+        await world.switch("acme", feature, on=False)
 
     assert check_error(await ask(None), 401, "unauthorized")["error"] == "Unauthorized"
     check_error(await ask("weft_nobody"), 401, "unauthorized")
@@ -60,7 +60,7 @@ async def test_the_first_check_that_fails_answers(world: World) -> None:
     check_error(await ask(token), 404, "not_found")
     check_error(await ask(token, "acme"), 403, "oauth_apps_plan")
     for feature in ("apiKeys", "oauthApps"):
-        await world.admin("workspaces.set_feature", workspace="acme", feature=feature, on=True)
+        await world.switch("acme", feature, on=True)
     check_error(await ask(token, "acme"), 403, "insufficient_scope")
     check_error(await ask(token, "acme"), 403, "insufficient_scope")
     for credential in (good, right):

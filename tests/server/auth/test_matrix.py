@@ -16,6 +16,7 @@ from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route, Router
 from weftline.server.routes.every import ROUTES
+from weftline.workspace import keys
 from weftline.workspace.grants import ACCESS_S
 from weftline.workspace.scopes import SCOPES
 
@@ -74,9 +75,9 @@ async def test_without_a_valid_credential_every_route_answers_401(world: World, 
     assert challenge.startswith("Bearer scope=" if route.has_metadata else "Bearer")
     assert ("resource_metadata=" in challenge) == route.has_metadata
 
-    identity, revoked = await world.admin("keys.create", workspace="acme")
+    identity, revoked = await world.new_key("acme")
     assert let_in(await ask(world, route, revoked)) == ("developer_api" in route.usages)
-    await world.admin("keys.delete", id=identity)
+    await keys.revoke(world.app.workspaces, identity)
     app = await world.client(redirect_uris=[], client_credentials=True, scopes=list(SCOPES))
     ended = (await app.token(grant_type="client_credentials")).json["access_token"]
     await app.post("revoke", token=ended)
@@ -113,10 +114,10 @@ async def test_keys_are_let_in_by_their_usage_and_workspaces_plan(world: World, 
         reply = await ask(world, route, key)
         if usage in route.usages:
             assert let_in(reply), reply.body
-            await world.admin("workspaces.set_feature", workspace="acme", feature="apiKeys", on=False)
+            await world.switch("acme", "apiKeys", on=False)
             body = check_error(await ask(world, route, key), 403, "api_keys_plan")
             assert body["error"] == "Workspace API keys are not available on this plan."
-            await world.admin("workspaces.set_feature", workspace="acme", feature="apiKeys", on=True)
+            await world.switch("acme", "apiKeys", on=True)
             assert let_in(await ask(world, route, key))
         else:
             body = check_error(reply, 403, "forbidden")
@@ -137,10 +138,10 @@ async def test_tokens_need_the_routes_scopes_and_workspace_plan(world: World, ro
         assert body["required"] == (route.scopes[0] if len(route.scopes) == 1 else list(route.scopes))
         scopes = " ".join(route.scopes)
         assert reply.headers["www-authenticate"].startswith(f'Bearer error="insufficient_scope", scope="{scopes}"')
-    await world.admin("workspaces.set_feature", workspace="acme", feature="oauthApps", on=False)
+    await world.switch("acme", "oauthApps", on=False)
     body = check_error(await ask(world, route, enough), 403, "oauth_apps_plan")
     assert body["error"] == "OAuth applications are not available on this plan."
-    await world.admin("workspaces.set_feature", workspace="acme", feature="oauthApps", on=True)
+    await world.switch("acme", "oauthApps", on=True)
     assert let_in(await ask(world, route, enough))
 
 

@@ -123,7 +123,7 @@ async def test_a_resource_that_is_not_ours_is_refused(world: World, browser: Bro
 
 
 async def test_the_resource_of_a_code_and_of_a_grant_stays(world: World, browser: Browser) -> None:
-    await world.admin("users.join", email="ann@example.com", workspace="globex")
+    await world.operate("PUT", "users/ann@example.com/workspaces/globex")
     client = await registered(world)
     other = MCP.replace("acme", "globex")
     page = await browser.ask(client, redirect_uri=LOOPBACK, scope=None, resource=MCP)
@@ -195,7 +195,7 @@ async def test_bad_registration_is_refused_in_words_of_rfc(world: World) -> None
         address = f"198.51.100.{number}"
         reply = await world.call("POST", "/api/oauth/register", body=body, address=address)
         check_oauth_error(reply, "invalid_client_metadata")
-    assert await world.admin("oauth.apps.registered") == []
+    assert await world.operate("GET", "registered-apps") == {"apps": []}
 
 
 @pytest.mark.parametrize("options", [ServerOptions(oauth_redirect_schemes=frozenset({"cursor"}))])
@@ -225,7 +225,9 @@ async def test_client_that_nobody_used_expires_and_used_one_stays(world: World, 
     await tokens(world, browser, used)
     world.clock.pass_s(registration.UNUSED_S + 1)
     await registered(world)
-    assert [app["clientId"] in (unused.id, used.id) for app in await world.admin("oauth.apps.registered")] == [
+    assert [
+        app["clientId"] in (unused.id, used.id) for app in (await world.operate("GET", "registered-apps"))["apps"]
+    ] == [
         True,
         False,
     ]
@@ -242,7 +244,7 @@ async def test_strangers_fill_table_to_bound_and_oldest_makes_room(
     assert int(refused.headers["retry-after"]) > 0
     world.clock.pass_s(1000)
     await registered(world)
-    known = [app["clientId"] for app in await world.admin("oauth.apps.registered")]
+    known = [app["clientId"] for app in (await world.operate("GET", "registered-apps"))["apps"]]
     assert len(known) == 3 and first.id not in known
 
 

@@ -35,11 +35,11 @@ async def test_scope_that_was_not_granted_is_refused_under_either_name(world: Wo
 
 
 async def test_both_names_of_a_scope_are_one(world: World) -> None:
-    made = await world.admin(
-        "oauth.apps.create",
-        workspace="acme",
-        name="Notes",
-        client_credentials=True,
-        scopes=["knowledge:read", "runs:read", "hive:read"],
-    )
+    key = await world.key("acme")
+    asked = {
+        "name": "Notes",
+        "allowsClientCredentials": True,
+        "allowedScopes": ["knowledge:read", "runs:read", "hive:read"],
+    }
+    made = (await world.call("POST", "/api/v1/workspaces/acme/oauth-apps", credential=key, body=asked)).json
     assert list(made["allowedScopes"]) == ["knowledge:read", "runs:read"]

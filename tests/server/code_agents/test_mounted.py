@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
+from commands import new_secret
 from weftline import Agent, Engine, WeftlineError, asgi, hook, tool
-from weftline.cli.admin import administer
 from weftline.errors import Conflict
 from weftline.hooks import BeforeModel
 from weftline.providers.catalog import Catalog
@@ -89,10 +89,10 @@ class _nothing:
 @asynccontextmanager
 async def joined(url: str, db: Path, *agents: str) -> AsyncGenerator[Api]:
     """A client with a key that was made while the application has the store."""
-    order = partial(administer, db, "keys.create", workspace="acme", name="test", agents=list(agents))
-    _, secret = await asyncio.to_thread(order)
+    order = partial(new_secret, db, "acme", name="test", agents=agents)
+    secret = await asyncio.to_thread(order)
     async with aiohttp.ClientSession() as http:
-        yield Api(http, url, "acme", str(secret))
+        yield Api(http, url, "acme", secret)
 
 
 @pytest.mark.parametrize("mount", [in_starlette, in_fastapi])

@@ -15,9 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from commands import weftline
+from commands import new_secret, operate, weftline
 from weftline.agent.loader import ServedAgents, load_agents
-from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
 from weftline.testing import ServerProcess
@@ -116,10 +115,10 @@ async def mine(serving: ServerProcess) -> AsyncGenerator[Api]:
 
 @asynccontextmanager
 async def joined(server: ServerProcess, slug: str, *agents: str) -> AsyncGenerator[Api]:
-    order = partial(administer, server.db, "keys.create", workspace=slug, name="test", agents=list(agents))
-    _, secret = await asyncio.to_thread(order)
+    order = partial(new_secret, server.db, slug, name="test", agents=agents)
+    secret = await asyncio.to_thread(order)
     async with aiohttp.ClientSession() as http:
-        yield Api(http, server.url, slug, str(secret))
+        yield Api(http, server.url, slug, secret)
 
 
 async def answer(api: Api, agent: str, **spec: Any) -> Json:
@@ -228,8 +227,7 @@ async def test_mcp_callers_reach_an_agent_of_the_file(mine: Api) -> None:
 
 
 def test_its_tools_are_tools_of_the_server_too(serving: ServerProcess) -> None:
-    found = administer(serving.db, "tools.loaded")
-    assert "@app/pay" in json.dumps(found, default=str)
+    assert "@app/pay" in json.dumps(operate(serving.db, "GET", "tools"))
 
 
 async def test_a_session_whose_agent_has_left_the_file_says_so(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from commands import weftline_beside
-from weftline.cli.admin import administer
+from commands import operate, weftline_beside
 from weftline.testing import ServerProcess
 
 from ..kit import TIMEOUT_S, Api
@@ -47,7 +46,8 @@ class Memory:
 async def new_person(server: ServerProcess, slug: str) -> Person:
     email = f"ann-{slug}@example.com"
     hashed = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
-    await asyncio.to_thread(administer, server.db, "users.create", email=email, password=hashed, workspaces=[slug])
+    asked = {"email": email, "password": hashed, "workspaces": [slug]}
+    await asyncio.to_thread(operate, server.db, "POST", "users", asked)
     return Person(email)
 
 

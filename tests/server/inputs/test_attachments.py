@@ -15,7 +15,7 @@ import aiohttp
 import apsw
 import pytest
 
-from weftline.cli.admin import administer
+from commands import operate
 from weftline.testing import ServerProcess
 from weftline.wire.limits import MAX_ATTACHMENT_BYTES
 
@@ -177,7 +177,7 @@ async def test_content_is_stored_once_and_deleted_with_its_last_run(
         server.start()
         api = Api(http, server.url, "acme", api.key)
         assert (await api.events(killed))[-1]["text"] == f"last: image/png {len(IMAGE)} bytes"
-        await asyncio.to_thread(administer, server.db, "retention.trim", before=2**62, after=0, workspace=None)
+        await asyncio.to_thread(operate, server.db, "POST", "store/trim", {"before": 2**62})
         # Only the session names anything now.
         assert stored(server) == [(DIGEST, IMAGE)]
         again = await api.events(await api.send(session, "two"))

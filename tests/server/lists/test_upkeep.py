@@ -10,14 +10,11 @@ import aiohttp
 import pytest
 
 from commands import weftline_beside
-from weftline.api import operations as at_work
-from weftline.api.operations import operations
-from weftline.api.stored_logs import StoredLogs
-from weftline.runtime.clock import SystemClock
+from weftline.api import upkeep as at_work
+from weftline.api.upkeep import shrink
 from weftline.store.memory import MemoryStore
 from weftline.store.sqlite import retention
 from weftline.testing import ServerProcess
-from weftline.workspace.context import Workspaces
 
 from ..kit import Api
 
@@ -77,9 +74,7 @@ async def test_upkeep_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch
         rested_s += delay_s
 
     store = Busy()
-    at = Workspaces(store.records, store.vault, SystemClock())
-    shrink = operations(at, StoredLogs(store), store)["store.shrink"]
     monkeypatch.setattr(at_work, "monotonic", lambda: now_s)
     monkeypatch.setattr(asyncio, "sleep", rest)
-    assert await shrink() == 2 * 4096
+    assert await shrink(store) == 2 * 4096
     assert rested_s >= worked_s * 0.999 > 0

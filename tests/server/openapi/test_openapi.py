@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from commands import new_secret
 from weftline.api.schemas.agents import AgentModel
 from weftline.api.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.api.schemas.budgets import BudgetLimitsModel
@@ -36,7 +37,6 @@ from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.api.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
-from weftline.cli.admin import administer
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
@@ -125,7 +125,7 @@ class Known:
         self.url = server.url
         self.slug = "described"
         self._count = itertools.count()
-        _, secret = administer(server.db, "keys.create", workspace=self.slug, name="t")
+        secret = new_secret(server.db, self.slug, name="t")
         self.headers = {"Authorization": f"Bearer {secret}"}
         webhook = self.made("webhookId")
         agent = self.made("agentId")

@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from commands import Done, weftline_beside
-from weftline.cli.admin import administer
+from commands import Done, new_secret, weftline_beside
 from weftline.testing import ServerProcess
 
 from ..kit import Api, check_error
@@ -166,20 +165,11 @@ async def test_two_providers_of_one_name_are_a_conflict(team: Team) -> None:
 
 async def test_only_an_unnarrowed_api_key_may_bring_a_provider(team: Team, server: ServerProcess) -> None:
     slug = team.api.slug
-    arguments: dict[str, Any] = {"workspace": slug, "name": "narrow", "agents": ["agent_x"]}
-    _, narrow = administer_in_thread(server.db, "keys.create", **arguments)
+    narrow = new_secret(server.db, slug, name="narrow", agents=["agent_x"])
     body = {"name": "mine", "apiKey": KEY, **Anthropic().settings(team.upstream.url)}
     check_error(await team.api.post("providers", body, key=narrow), 403, "forbidden")
     check_error(await team.api.call("DELETE", "providers/mine", key=narrow), 403, "forbidden")
     assert (await team.api.get("providers", key=narrow)).status == 200
-
-
-def administer_in_thread(db: Path, operation: str, **arguments: Any) -> Any:
-    """The administration runs a loop of its own, which this thread has already."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(administer, db, operation, **arguments).result()
 
 
 @pytest.mark.requirement("provider.request.key_secrecy")

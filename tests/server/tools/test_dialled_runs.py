@@ -192,7 +192,7 @@ async def test_secret_headers_are_shown_nowhere_and_stored_sealed(
         call = await stream.until("local_tool_call")
         shown = [str(frame.body) for frame in stream.frames]
         shown += [str(await api.snapshot(run)), str((await api.get(f"agent-sessions/{session}")).json)]
-        stored = b"".join(path.read_bytes() for path in server.db.iterdir())
+        stored = b"".join(path.read_bytes() for path in server.db.iterdir() if path.is_file())
         await api.answer(run, call["toolUseId"], result="found")
         await stream.rest()
     assert secret.encode() not in stored and not any(secret in text for text in shown)

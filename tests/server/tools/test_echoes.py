@@ -147,7 +147,7 @@ async def test_secret_that_peer_repeats_is_shown_and_stored_nowhere(
     assert frames[-1].type == "result" and ("you sent" not in text or "[redacted]" in text), text
     shown = [text, str(await api.snapshot(run)), str((await api.get(f"agent-sessions/{session}")).json)]
     assert leaks(*shown) == []
-    at_rest = b"".join(path.read_bytes() for path in server.db.iterdir())
+    at_rest = b"".join(path.read_bytes() for path in server.db.iterdir() if path.is_file())
     assert [secret for secret in SECRETS if secret.encode() in at_rest] == []
     assert leaks("".join(server.log)) == []
 

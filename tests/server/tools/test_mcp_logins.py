@@ -13,8 +13,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from commands import weftline_beside
-from weftline.cli.admin import administer
+from commands import operate, weftline_beside
 from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
@@ -414,11 +413,12 @@ async def test_new_login_is_used_at_once_where_strangers_are_served(api: Api, se
     async with serving(answering({"tools/list": tools})) as peer:
         named = [{"kind": "mcp", "name": "facts", "url": f"{peer.url}/mcp"}]
         assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
+        path = f"workspaces/{api.slug}/mcp-logins"
         login = {"url": f"{peer.url}/mcp", "issuer": "", "token_endpoint": "", "client_id": "c", "access_token": "t-1"}
-        await asyncio.to_thread(administer, server.db, "mcp.logins.save", workspace=api.slug, login=login)
+        await asyncio.to_thread(operate, server.db, "PUT", path, login)
         assert (await api.play("described_facts", tools=named))[-1]["text"] == "for members"
         url = f"{peer.url}/mcp"
-        await asyncio.to_thread(administer, server.db, "mcp.logins.delete", workspace=api.slug, url=url)
+        await asyncio.to_thread(operate, server.db, "DELETE", path, None, url=url)
         assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
 
 

@@ -264,8 +264,6 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
                 closing.push_async_callback(self._stored.aclose)
             closing.push_async_callback(self._stop_host)
             closing.push_async_callback(self._guests.aclose)
-            if self._stored is not None and self._stored.control is not None:
-                closing.push_async_callback(self._stored.control.stop)
             if self._stored is not None and self._stored.own_socket is not None:
                 closing.push_async_callback(self._stored.own_socket.stop)
 

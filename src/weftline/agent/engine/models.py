@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weftline.api.control import Control, Operation
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
@@ -17,7 +16,6 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.tool_calls.tool_source import DialledTools
-from weftline.server.own_socket import OwnSocket
 from weftline.store.base import Store
 from weftline.tools.base import Tool
 from weftline.workspace.context import Workspaces
@@ -26,6 +24,7 @@ from weftline.workspace.providers import own_providers
 if TYPE_CHECKING:
     from weftline.runtime.engine import Engine as Runtime
     from weftline.server.app import App
+    from weftline.server.own_socket import OwnSocket
 
 
 logger = logging.getLogger(__name__)
@@ -39,9 +38,8 @@ class StoredResources:
 
     def __init__(self, store: Store, workspaces: Workspaces, *, models: Catalog, own: Mapping[str, Tool]) -> None:
         self.store = store
-        self.control: Control | None = None
-        """Where commands beside this process, such as `weftline approve`, reach it; None if it cannot listen."""
         self.own_socket: OwnSocket | None = None
+        """Where commands beside this process, such as `weftline approve`, reach it."""
         self._workspaces = workspaces
         egress = egress_from({})
         self._transport = AiohttpTransport(check=egress.check)
@@ -52,21 +50,7 @@ class StoredResources:
     async def listen(self, host: Runtime) -> None:
         """Lets commands reach the runs of `host`. If that is impossible, the log says so and the runs go on."""
 
-        def load() -> Mapping[str, Operation]:
-            from weftline.api.operations import operations  # only a command needs them
-
-            return operations(self._workspaces, host, self.store)
-
-        async def changed() -> None:
-            """Does nothing: what an engine caches is renewed by its workspaces."""
-
-        control = Control(load, announce=lambda path: self.store.announce(admin_socket=path), changed=changed)
-        try:
-            await control.start()
-        except OSError as error:
-            logger.warning("commands such as `weftline approve` cannot reach this process: %s", error)
-        else:
-            self.control = control
+        from weftline.server.own_socket import OwnSocket
 
         def app() -> App:
             from weftline.server.local_serving import app_beside  # only a command needs it

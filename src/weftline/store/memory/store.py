@@ -298,7 +298,7 @@ class MemoryStore:
     def outlives_process(self) -> bool:
         return False
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+    def announce(self, *, socket: str) -> None:
         """Does nothing: no other process can open a store in memory."""
 
     def remove_run(self, key: int) -> None:

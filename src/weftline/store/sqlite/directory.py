@@ -41,11 +41,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 """How a mount table escapes spaces, tabs, newlines and backslashes in a path."""
 
 
-class Owner(msgspec.Struct):
+class Owner(msgspec.Struct, omit_defaults=True):
     pid: int
     host: str
     admin_socket: str = ""
-    """Of versions before `socket`."""
+    """Where earlier versions listened. It still proves that a store was here."""
     socket: str = ""
     """Where commands reach the owner: relative to the directory."""
     store: str = ""
@@ -74,7 +74,6 @@ class StoreDirectory:
             raise StoreError(f"The store {path} is on a network file system ({kind}), which cannot keep it safe.")
         self._lock: int | None = None
         self._store = ""
-        self._admin_socket = ""
         self._socket = ""
 
     @property
@@ -137,12 +136,11 @@ class StoreDirectory:
             self._store = store
             self.announce()
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+    def announce(self, *, socket: str = "") -> None:
         """Writes who owns the store into the lock file."""
         assert self._lock is not None
-        self._admin_socket = admin_socket or self._admin_socket
         self._socket = socket or self._socket
-        data = msgspec.json.encode(Owner(os.getpid(), gethostname(), self._admin_socket, self._socket, self._store))
+        data = msgspec.json.encode(Owner(os.getpid(), gethostname(), socket=self._socket, store=self._store))
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, data, 0)
 

@@ -198,6 +198,14 @@ class SqliteLogReader:
         self._reader = db
         self._threads = threads
 
+    @property
+    def id(self) -> str:
+        try:
+            found: str = self._reader.execute("SELECT id FROM store").get
+        except apsw.Error as error:
+            raise read_error(error) from error
+        return found
+
     async def run(self, key: int) -> RunRow | None:
         try:
             return lists.one(self._reader, key)

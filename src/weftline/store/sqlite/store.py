@@ -91,8 +91,8 @@ class SqliteStore:
     async def shrink(self) -> int:
         return await self._writer.job(retention.shrink)
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
-        self._directory.announce(admin_socket=admin_socket, socket=socket)
+    def announce(self, *, socket: str) -> None:
+        self._directory.announce(socket=socket)
 
     async def close(self) -> None:
         if self._closing:
@@ -139,6 +139,7 @@ class SqliteReadStore:
         self.log = SqliteLogReader(self._reader, self._threads)
         self.records = SqliteDatabase(self._reader, _read_only, self._threads)
         self.vault = Vault(directory.path)
+        self.folder = directory.path
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.close)

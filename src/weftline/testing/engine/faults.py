@@ -133,8 +133,8 @@ class FaultyStore:
     def outlives_process(self) -> bool:
         return self._inner.outlives_process
 
-    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
-        self._inner.announce(admin_socket=admin_socket, socket=socket)
+    def announce(self, *, socket: str) -> None:
+        self._inner.announce(socket=socket)
 
     async def back_up(self, to: Path) -> Copied:
         return await _while_alive(self.faults, self._inner.back_up, to)

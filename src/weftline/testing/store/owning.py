@@ -68,10 +68,10 @@ async def a_store_gives_back_its_unused_space_in_steps(subject: Subject) -> None
 
 
 async def the_address_of_the_owner_is_found_in_the_directory(subject: Subject) -> None:
-    subject.store.announce(admin_socket=_SOCKET)
+    subject.store.announce(socket=_SOCKET)
     if subject.store.folder is not None:
         owner = owner_of(subject.store.folder)
-        assert owner is not None and owner.admin_socket == _SOCKET
+        assert owner is not None and owner.socket == _SOCKET
 
 
 async def a_store_that_is_closed_takes_no_writes(subject: Subject) -> None:
