@@ -53,6 +53,7 @@ DECODERS: dict[str, Any] = {
     "run.created": bodies.decode_created,
     "instructions.rendered": bodies.decode_rendered,
     "state.changed": bodies.decode_state_changed,
+    "attempt.started": bodies.decode_offered,
     "attempt.failed": bodies.decode_failed,
     "turn.completed": bodies.decode_turn,
     "output.rejected": bodies.decode_text,

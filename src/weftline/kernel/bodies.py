@@ -130,8 +130,8 @@ class OfferedTool(Struct, omit_defaults=True):
     """A tool as models are told about it. `parameters` is its JSON Schema."""
 
     name: str
+    parameters: Raw
     description: str = ""
-    parameters: Raw = Raw(b"{}")
 
 
 class OfferedBody(Struct):

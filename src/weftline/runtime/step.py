@@ -193,7 +193,7 @@ def _tools_to_log(work: WorkingSet, toolbox: Toolbox) -> bytes:
         return b""
     return bodies.encode(
         bodies.OfferedBody(
-            tuple(bodies.OfferedTool(one.name, one.description, one.parameters) for one in toolbox.specs)
+            tuple(bodies.OfferedTool(one.name, one.parameters, one.description) for one in toolbox.specs)
         )
     )
 
