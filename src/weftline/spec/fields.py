@@ -127,7 +127,7 @@ _NAMES_OF_DRY_RUNS = ("planOnly", "plan_only")
 def _plan_problem(plan: object) -> str:
     options = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
     asked = plan in _NAMES_OF_DRY_RUNS or any(options.get(name) not in (None, False) for name in _NAMES_OF_DRY_RUNS)
-    return _DRY_RUN if asked else TOO_DEEP if is_deep(encode(plan), plan) else ""
+    return _DRY_RUN if asked else TOO_DEEP if is_deep(encode(plan), cast("object", plan)) else ""
 
 
 def _dry_run_problem(asked: object) -> str:

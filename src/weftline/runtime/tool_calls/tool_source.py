@@ -12,7 +12,6 @@ from msgspec import json
 
 from weftline import prompts
 from weftline.errors import StoreError, invalid_field
-from weftline.kernel.control import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef, ToolRef
 from weftline.runtime.clock import Clock, SystemClock
@@ -134,7 +133,7 @@ decode_http = json.Decoder(HttpSpec).decode
 decode_code = json.Decoder(CodeSpec).decode
 
 
-class DialledTools:
+class DialledTools(ServerTools):
     """The tools of a server with a store.
 
     Args:
@@ -151,7 +150,7 @@ class DialledTools:
         dialer: Dialer,
         pool: McpPool | None = None,
     ) -> None:
-        self._own = ServerTools(own)
+        super().__init__(own)
         self._records = records
         self._vault = vault
         self._dialer = dialer
@@ -176,24 +175,12 @@ class DialledTools:
         await self._logins.aclose()
         await self._dialer.aclose()
 
-    def knows(self, plan: RunPlan) -> bool:
-        return self._own.knows(plan)
-
-    def use_version(self, version: str | None) -> None:
-        self._own.use_version(version)
-
-    def digests(self, plan: RunPlan) -> Digests | None:
-        return self._own.digests(plan)
-
-    def required_labels(self, plan: RunPlan) -> frozenset[str]:
-        return self._own.required_labels(plan)
-
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Rejects unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken: set[str] | None = None
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, ServerRef):
-                self._own.check_plugin(ref, index)
+                self.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
                 if taken is None:
                     taken = {name for other in plan.tools for name in self._names(other)}
@@ -212,7 +199,7 @@ class DialledTools:
         if not plan.tools:
             return EMPTY
         if _DIALLED.isdisjoint([type(ref) for ref in plan.tools]):
-            return await self._own.open(plan, run=run, secrets=secrets)
+            return await super().open(plan, run=run, secrets=secrets)
         headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
         addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
@@ -220,7 +207,7 @@ class DialledTools:
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:
-            resolved = [] if isinstance(ref, McpRef) else await self._resolve(ref, headers, workspace=workspace)
+            resolved = [] if isinstance(ref, McpRef) else await self._dial(ref, headers, workspace=workspace)
             taken.update([tool.spec.name for tool in resolved])
             found.append((ref, resolved))
         by_name: dict[str, Tool] = {}
@@ -236,7 +223,7 @@ class DialledTools:
         """The model-facing names of a reference that are known without a request."""
         match ref:
             case ServerRef():
-                return [tool.spec.name for tool in self._own.resolve(ref)]
+                return [tool.spec.name for tool in self.resolve(ref)]
             case LocalRef() | A2ALocalRef() | A2ARef():
                 return [ref.name]
             case McpLocalRef():
@@ -244,7 +231,7 @@ class DialledTools:
             case McpRef() | StoredRef():
                 return []
 
-    async def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
+    async def _dial(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
         match ref:
             case StoredRef():
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
@@ -267,7 +254,7 @@ class DialledTools:
                     )
                 ]
             case _:
-                return self._own.resolve(ref)
+                return self.resolve(ref)
 
     def _stored(self, row: ToolRow) -> Tool:
         spec = decode_code(row.spec) if row.kind == "code" else decode_http(row.spec)
