@@ -7,7 +7,8 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from weftline.api.cursors import SealedCursors
 from weftline.api.principal import NOBODY, Principal
@@ -15,7 +16,6 @@ from weftline.errors import RateLimited, WeftlineError
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
-from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.cors import Cors
 from weftline.server.hosted_mcp import HostedMcp
@@ -42,6 +42,9 @@ from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
+
+if TYPE_CHECKING:
+    from weftline.server.a2a.sending import Deliveries
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +109,6 @@ class App:
         self.pages = FairSemaphore(per_owner=PAGES_AT_ONCE)
         """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
-        self.deliveries = Deliveries(self)
         self.metrics = MetricsPage(engine, folder=store.folder, local=options.local, token=options.metrics_token)
         self.backlog = Backlog()
         self.show = shown_with(options.display_hints)
@@ -155,6 +157,13 @@ class App:
         finally:
             if line is not None:
                 line.write()
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """Sends the events of A2A tasks."""
+        from weftline.server.a2a.sending import Deliveries  # with all of A2A, which the routes of A2A load
+
+        return Deliveries(self)
 
     async def load_routes(self) -> None:
         """Loads all routes, in a thread; until then requests for others than the first wait for it."""

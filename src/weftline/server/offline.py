@@ -12,13 +12,11 @@ from weftline.errors import Conflict
 from weftline.plan import RunPlan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.creating import add_ended
 from weftline.runtime.engine import Engine, Resumed
 from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.app import App
 from weftline.server.in_memory import Answer, ask
-from weftline.server.local_serving import operator_routes
 from weftline.server.operators import PATHS
 from weftline.server.router import Route, Router
 from weftline.store.base import ReadStore, Store
@@ -84,6 +82,8 @@ class StoredEngine:
         return await self._store.log.trim(before=before, after=after, workspace=workspace)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        from weftline.runtime.creating import add_ended  # with half of the engine
+
         return await add_ended(self._store.log, write)
 
     async def resume_all(self) -> Resumed:
@@ -106,6 +106,12 @@ class StoredEngine:
         return refuse
 
 
+def _operator_routes() -> tuple[Route, ...]:
+    from weftline.server.routes.operator import ROUTES  # few commands need them
+
+    return ROUTES
+
+
 class _NoModels:
     async def refresh(self, workspace: int | None = None) -> None: ...
 
@@ -116,7 +122,7 @@ class OfflineApp:
     def __init__(self, store: Store | ReadStore) -> None:
         whole = cast("Store", store)
         engine = cast("Engine", StoredEngine(whole))
-        self._app = App(engine, whole, cast("WorkspaceCatalogs", _NoModels()), (), operator_routes=operator_routes)
+        self._app = App(engine, whole, cast("WorkspaceCatalogs", _NoModels()), (), operator_routes=_operator_routes)
         self._loaded: dict[str, tuple[Route, ...]] = {}
 
     async def answer(self, method: str, target: str, body: bytes, *, operator: str) -> Answer:
