@@ -247,7 +247,7 @@ async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, t
     assert shown == (await api.get(f"agents/{identity}")).json
     assert await run_text(api, {"agentId": identity, "prompt": "hi"}) == "S||none"
     assert await command("delete", identity) == identity
-    assert await command("list") == "ID" and await command("list", "--json") == "[]"
+    assert await command("list") == "" and await command("list", "--json") == "[]"
 
 
 async def test_a_command_lists_agents_page_by_page(
