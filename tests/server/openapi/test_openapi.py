@@ -34,9 +34,9 @@ from weftline.api.schemas.keys import NewKey
 from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.api.schemas.provided import ResultsModel
 from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
-from weftline.api.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
+from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type

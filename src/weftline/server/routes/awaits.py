@@ -26,6 +26,7 @@ from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
+from weftline.server.case import idempotency_key
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
@@ -40,7 +41,7 @@ from weftline.server.routes.lists import (
     time_of,
     unusable,
 )
-from weftline.server.routes.runs import PATH, idempotency_key
+from weftline.server.routes.runs import PATH
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter
 from weftline.wire.awaits import AwaitPage
