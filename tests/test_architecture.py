@@ -164,7 +164,7 @@ _PARTS = [
 ]
 INSIDE_AN_ENGINE = frozenset(name for part in _PARTS for name in (part, f"_{part}"))
 CALL_USE_CASES = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.server")
-"""They hand a store's records to the use cases of `cases/` and `workspace/`, and query none of them themselves."""
+"""They leave records to the use cases in `cases/` and `workspace/`, and query none of them themselves."""
 USE_AN_ENGINE = (*CALL_USE_CASES, "weftline.cases", "weftline.replay")
 """Where `engine` and `host` are one."""
 KNOW_AN_ENGINE = ("runtime", "simulation")

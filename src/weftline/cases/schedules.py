@@ -154,7 +154,7 @@ async def create(on: Host, by: Principal, sent: Repeatable[ScheduleModel]) -> Sc
     return _shown(row, warnings)
 
 
-async def visible(on: Host, by: Caller) -> Schedules:
+async def index(on: Host, by: Caller) -> Schedules:
     return Schedules([_listed(row) for row in await rows_of(on.workspaces, by)])
 
 

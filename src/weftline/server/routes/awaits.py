@@ -26,9 +26,8 @@ from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
-from weftline.server.case import idempotency_key
 from weftline.server.declared import QueryParameter
-from weftline.server.http import Request, Response
+from weftline.server.http import Request, Response, idempotency_key
 from weftline.server.router import Route
 from weftline.server.routes.lists import (
     CURSOR,

@@ -10,8 +10,7 @@ from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
-from weftline.server.case import idempotency_key
-from weftline.server.http import Request, Response
+from weftline.server.http import Request, Response, idempotency_key
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH, RESULT_BODY_BYTES
 from weftline.wire.run_responses import AcceptedResult

@@ -15,10 +15,9 @@ from weftline.events.profiles import parse_profile
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.case import idempotency, idempotency_key
 from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.declared import Body
-from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.http import Request, Response, StreamedResponse, idempotency, idempotency_key
 from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, Route

@@ -18,7 +18,7 @@ ROUTES = (
     Route(
         "GET",
         _BASE,
-        **case(schedules.visible),
+        **case(schedules.index),
         scopes=_READ,
         narrowed="its agents",
         summary="List the schedules",
