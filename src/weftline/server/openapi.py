@@ -234,12 +234,18 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     return made
 
 
-_EVENT: Schema = {
-    "description": "One of the events: its lines by name. `data` is JSON.",
-    "type": "object",
-    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-    "required": ["data"],
+_EVENTS: Schema = {
+    "description": "Events: the lines `id`, `event` and `data` of each, and an empty one after it. `data` is JSON.",
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+            "required": ["data"],
+        },
+    ],
 }
+"""What reads events takes this for the schema of each, and generated clients for that of all of them in one text."""
 
 
 def _responses(route: Route, schemas: Schemas) -> Schema:
@@ -264,7 +270,7 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         # success as text.
         successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts them."}
     elif EventStream in kinds:
-        content["text/event-stream"] = {"schema": _EVENT}
+        content["text/event-stream"] = {"schema": _EVENTS}
     return {
         **successes,
         **({"204": {"description": "Done. The response has no body."}} if route.silent else {}),

@@ -244,7 +244,7 @@ def test_events_have_a_schema(page: Json) -> None:
         one for methods in page["paths"].values() for call in methods.values() for one in call["responses"].values()
     ]
     events = [one["content"]["text/event-stream"] for one in responses if "text/event-stream" in one.get("content", {})]
-    assert events and all("data" in one["schema"]["properties"] for one in events)
+    assert events and all("`data`" in one["schema"]["description"] for one in events)
 
 
 def test_create_returns_one_type(page: Json) -> None:
