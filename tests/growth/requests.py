@@ -11,7 +11,7 @@ import msgspec
 from weftline.api.schemas.agents import parse_agent
 from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
-from weftline.api.schemas.webhooks import WebhookModel, parse_delivery_id
+from weftline.cases.webhooks import WebhookModel, parse_delivery_id
 from weftline.errors import WeftlineError
 from weftline.runtime import ids
 from weftline.server.a2a.rpc import NotACall, RpcError, parse_call

@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from weftline.cases import webhooks
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.store.database import Database
 from weftline.store.records.deliveries import DeliveryRow, of_webhook
 from weftline.store.records.webhooks import WebhookRow
-from weftline.workspace import delivering, webhooks
+from weftline.workspace import delivering
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 
@@ -68,8 +69,8 @@ async def test_workspace_whose_endpoints_answer_nothing_leaves_places_to_others(
         raise AssertionError
 
     for run in range(1, 20):
-        await ended(at, (await webhooks.create(at, acme, URL)).webhook, run)
-    await ended(at, (await webhooks.create(at, globex, URL)).webhook, 50)
+        await ended(at, (await webhooks.add(at, acme, URL)).webhook, run)
+    await ended(at, (await webhooks.add(at, globex, URL)).webhook, 50)
     delivering = WebhookDeliveries(at, Dialer(Egress()), retry_s=(), render=stuck, watch=lambda _: None)
     task = asyncio.create_task(delivering.run())
     async with asyncio.timeout(TIMEOUT_S):
@@ -104,7 +105,7 @@ class Receivers:
     async def add(self, workspace: int, path: str, *, runs: range) -> int:
         """The key of a new webhook with a delivery for each run."""
         port = self._server.sockets[0].getsockname()[1]
-        made = await webhooks.create(self._at, workspace, f"http://127.0.0.1:{port}{path}")
+        made = await webhooks.add(self._at, workspace, f"http://127.0.0.1:{port}{path}")
         for run in runs:
             await ended(self._at, made.webhook, run)
         return made.webhook.key
@@ -196,7 +197,7 @@ async def test_delivering_goes_on_after_the_store_could_not_be_read(
 ) -> None:
     monkeypatch.setattr(delivering, "_RETRY_S", 0.001)
     monkeypatch.setattr(delivering, "_TIMEOUT_S", 0.001)
-    await ended(at, (await webhooks.create(at, acme, URL)).webhook, 1)
+    await ended(at, (await webhooks.add(at, acme, URL)).webhook, 1)
     reached = asyncio.Event()
 
     async def rendered(webhook: WebhookRow, row: DeliveryRow) -> bytes:
@@ -214,7 +215,7 @@ async def test_delivering_goes_on_after_the_store_could_not_be_read(
 
 
 async def test_body_that_cannot_be_made_fails_the_attempt_once(at: Workspaces, acme: int) -> None:
-    row = (await webhooks.create(at, acme, URL)).webhook
+    row = (await webhooks.add(at, acme, URL)).webhook
     await ended(at, row, 1)
     tries = 0
 

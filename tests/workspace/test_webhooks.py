@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from weftline.cases import webhooks
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store.database import Query, statement
 from weftline.store.records import deliveries
 from weftline.store.records.deliveries import Attempt
 from weftline.store.records.webhooks import WebhookRow
-from weftline.workspace import webhooks
+from weftline.workspace import delivering
 from weftline.workspace.context import Change, Workspaces
 
 from .conftest import NOW_US
@@ -36,12 +37,12 @@ async def ended(at: Workspaces, webhook: WebhookRow, run: int) -> None:
 async def test_a_webhook_is_told_its_secret_once_and_announced(
     at: Workspaces, acme: int, changes: list[Change]
 ) -> None:
-    made = await webhooks.create(at, acme, URL, events=["failed", "succeeded", "failed"])
+    made = await webhooks.add(at, acme, URL, events=["failed", "succeeded", "failed"])
     assert made.webhook.events == ("failed", "succeeded") and made.webhook.enabled
-    assert webhooks.opened(at, made.webhook).secret == made.secret.encode()
+    assert delivering.opened(at, made.webhook).secret == made.secret.encode()
     assert made.secret.encode() not in made.webhook.secret
     assert not (await webhooks.enable(at, acme, made.webhook.id, enabled=False)).enabled
-    await webhooks.delete(at, acme, made.webhook.id)
+    await webhooks.remove(at, acme, made.webhook.id)
     assert changes == [Change("webhooks", acme)] * 3
 
 
@@ -50,22 +51,22 @@ async def test_a_webhook_is_told_its_secret_once_and_announced(
 )
 async def test_unpostable_address_is_refused(at: Workspaces, acme: int, url: str) -> None:
     with pytest.raises(InvalidRequest):
-        await webhooks.create(at, acme, url)
+        await webhooks.add(at, acme, url)
 
 
 async def test_a_workspace_has_so_many_webhooks_and_no_more(at: Workspaces, acme: int, globex: int) -> None:
     for _ in range(webhooks.MAX_PER_WORKSPACE):
-        await webhooks.create(at, acme, URL)
+        await webhooks.add(at, acme, URL)
     with pytest.raises(InvalidRequest):
-        await webhooks.create(at, acme, URL)
-    await webhooks.create(at, globex, URL)
+        await webhooks.add(at, acme, URL)
+    await webhooks.add(at, globex, URL)
     for events in ([], ["started"]):
         with pytest.raises(InvalidRequest):
-            await webhooks.create(at, globex, URL, events=events)
+            await webhooks.add(at, globex, URL, events=events)
 
 
 async def test_due_deliveries_wait_while_their_webhook_is_off(at: Workspaces, acme: int) -> None:
-    one, two = [(await webhooks.create(at, acme, URL)).webhook for _ in range(2)]
+    one, two = [(await webhooks.add(at, acme, URL)).webhook for _ in range(2)]
     for webhook in (one, two):
         await ended(at, webhook, 1)
     await webhooks.enable(at, acme, one.id, enabled=False)
@@ -81,19 +82,19 @@ async def test_due_deliveries_wait_while_their_webhook_is_off(at: Workspaces, ac
 async def test_delivery_can_be_made_due_again_whatever_became_of_it(
     at: Workspaces, acme: int, changes: list[Change]
 ) -> None:
-    webhook, other = [(await webhooks.create(at, acme, URL)).webhook for _ in range(2)]
+    webhook, other = [(await webhooks.add(at, acme, URL)).webhook for _ in range(2)]
     await ended(at, webhook, 7)
     (row,) = await webhooks.deliveries_of(at, webhook)
     await at.records.write(deliveries.settle(row.key, DELIVERED))
     assert await webhooks.deliveries_of(at, webhook, status="pending") == []
     changes.clear()
-    again = await webhooks.redeliver(at, webhook, row.key, salt=row.salt)
+    again = await webhooks.make_due(at, webhook, row.key, salt=row.salt)
     assert (again.status, again.attempts, again.due_at) == ("pending", 0, NOW_US)
     assert changes == [Change("webhooks", acme)]
     for wrong in (
-        webhooks.redeliver(at, other, row.key, salt=row.salt),
-        webhooks.redeliver(at, webhook, 99, salt=row.salt),
-        webhooks.redeliver(at, webhook, row.key, salt="0" * 12),
+        webhooks.make_due(at, other, row.key, salt=row.salt),
+        webhooks.make_due(at, webhook, 99, salt=row.salt),
+        webhooks.make_due(at, webhook, row.key, salt="0" * 12),
     ):
         with pytest.raises(NotFound):
             await wrong
@@ -102,15 +103,15 @@ async def test_delivery_can_be_made_due_again_whatever_became_of_it(
 async def test_retention_forgets_settled_deliveries_of_the_workspace_alone(
     at: Workspaces, acme: int, globex: int
 ) -> None:
-    ours, theirs = [(await webhooks.create(at, workspace, URL)).webhook for workspace in (acme, globex)]
+    ours, theirs = [(await webhooks.add(at, workspace, URL)).webhook for workspace in (acme, globex)]
     for run in (1, 2):
         for webhook in (ours, theirs):
             await ended(at, webhook, run)
     for webhook in (ours, theirs):
         _, first = await webhooks.deliveries_of(at, webhook)
         await at.records.write(deliveries.settle(first.key, DELIVERED))
-    assert await webhooks.forget_deliveries(at, before=NOW_US, workspace=acme) == 0
-    assert await webhooks.forget_deliveries(at, before=NOW_US + 1, workspace=acme) == 1
+    assert await delivering.forget_deliveries(at, before=NOW_US, workspace=acme) == 0
+    assert await delivering.forget_deliveries(at, before=NOW_US + 1, workspace=acme) == 1
     assert [row.run for row in await webhooks.deliveries_of(at, ours)] == [2]
     assert [row.run for row in await webhooks.deliveries_of(at, theirs)] == [2, 1]
-    assert await webhooks.forget_deliveries(at, before=NOW_US + 1) == 1
+    assert await delivering.forget_deliveries(at, before=NOW_US + 1) == 1

@@ -17,7 +17,7 @@ from weftline.runtime.deploys import left_alone
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.base import Store
 from weftline.store.rows import RunFilter
-from weftline.workspace import webhooks, workspaces
+from weftline.workspace import delivering, workspaces
 from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ async def trim(at: Workspaces, logs: Trimming, *, before: int, after: int, works
         after, count = await _with_pause(logs.trim(before=before, after=after, workspace=key))
         trimmed += count
         if not after:
-            while await _with_pause(webhooks.forget_deliveries(at, before=before, workspace=key)):
+            while await _with_pause(delivering.forget_deliveries(at, before=before, workspace=key)):
                 pass
             break
     return Trimmed(after, trimmed)

@@ -22,9 +22,9 @@ from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, left_alone, parts_of
 from weftline.runtime.reads.calls import stored_doubts
 from weftline.store.base import ReadStore
-from weftline.store.records import schedules
+from weftline.store.records import deliveries, schedules, webhooks
 from weftline.store.rows import AwaitFilter, OpenAwait, RunFilter, RunRow
-from weftline.workspace import webhooks, workspaces
+from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 
 _PAGE = 200
@@ -200,11 +200,12 @@ class _Look:
             elif schedule.last_error:
                 what = f"No run started last time: {schedule.last_error}"
                 yield self._about("schedule", schedule.id, what, agent=schedule.agent)
-        for webhook in await webhooks.of_workspace(at, self._workspace):
+        for webhook in await at.records.read(webhooks.of_workspace(self._workspace)):
             if webhook.damaged:
                 yield self._about("damaged", webhook.id, f"The column {webhook.damaged} of the webhook cannot be read.")
             elif webhook.enabled:
-                failed = await webhooks.deliveries_of(at, webhook, status="failed", limit=_DELIVERIES)
+                query = deliveries.of_webhook(webhook.key, status="failed", limit=_DELIVERIES)
+                failed = await at.records.read(query, heavy=True)
                 if failed:
                     many = f"{len(failed)} or more" if len(failed) == _DELIVERIES else str(len(failed))
                     what = f"Deliveries that were given up: {many}; the last one with {failed[0].last_error!r}."

@@ -21,7 +21,7 @@ from weftline.cases.base import Repeatable
 from weftline.server.app import App
 from weftline.server.bodies import model_body
 from weftline.server.declared import AnyBody, Body, Undeclared
-from weftline.server.http import Request, Response, idempotency
+from weftline.server.http import Headers, Request, Response, idempotency
 from weftline.server.router import Handler
 from weftline.wire.limits import MAX_BODY_BYTES
 from weftline.wire.responses import Ok
@@ -38,7 +38,13 @@ class OfCase(TypedDict):
     status: int
 
 
-def case(use: Callable[..., Awaitable[Any]], *, status: int = 200, limit_bytes: int = MAX_BODY_BYTES) -> OfCase:
+def case(
+    use: Callable[..., Awaitable[Any]],
+    *,
+    status: int = 200,
+    limit_bytes: int = MAX_BODY_BYTES,
+    headers: Headers = (),
+) -> OfCase:
     """Returns the fields of the route of a use case."""
     types = get_type_hints(use)
     sent, returned = types.get("sent"), types["return"]
@@ -56,7 +62,7 @@ def case(use: Callable[..., Awaitable[Any]], *, status: int = 200, limit_bytes: 
             own = {"once": partial(idempotency, request)} if kind is Repeatable else {}
             given.append(kind(partial(_read, request, body), warn, request.root, **own))
         made = await use(app, principal, *given)
-        return Response(encode(Ok() if made is None else made), status=status)
+        return Response(encode(Ok() if made is None else made), status=status, headers=headers)
 
     return OfCase(
         handler=handler,

@@ -22,10 +22,9 @@ from weftline.net.errors import RequestFailed
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
-from weftline.text.redaction import Redactor
+from weftline.text.redaction import Redactor, redact_url
 from weftline.work.turns import RoundRobin
 from weftline.workspace.context import Workspaces
-from weftline.workspace.webhooks import opened
 
 logger = logging.getLogger(__name__)
 
@@ -259,3 +258,35 @@ def signature(secret: bytes, body: bytes, *, at_s: int) -> str:
     """The value of the signature header: the time in seconds, and HMAC-SHA-256 over `<time>.<body>` in hex."""
     mark = hmac.new(secret, b"%d." % at_s + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={mark}"
+
+
+class Sealed(NamedTuple):
+    secret: bytes
+    """The secret that deliveries are signed with."""
+    url: str
+    """The complete address."""
+
+
+def sealed(at: Workspaces, id: str, secret: str, url: str) -> bytes:
+    """Encrypts the secret of a webhook. An address that may contain a token is a secret too."""
+    text = f"{secret}\n{url}" if redact_url(url) != url else secret
+    return at.vault.seal(text.encode(), place=_place(id))
+
+
+def opened(at: Workspaces, webhook: WebhookRow) -> Sealed:
+    """Raises `StoreError` if it was encrypted with another key."""
+    secret, _, url = at.vault.open(webhook.secret, place=_place(webhook.id)).partition(b"\n")
+    return Sealed(secret, url.decode() or webhook.url)
+
+
+def _place(id: str) -> str:
+    return f"webhook:{id}"
+
+
+_BATCH = 1000
+"""Rows in one transaction, so that active runs do not wait long."""
+
+
+async def forget_deliveries(at: Workspaces, *, before: int, workspace: int | None = None) -> int:
+    """Removes some settled deliveries from before that time, of one workspace or of all; returns how many."""
+    return await at.records.write(deliveries.forget_settled(before, workspace=workspace, limit=_BATCH))

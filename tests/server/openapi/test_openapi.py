@@ -35,8 +35,8 @@ from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, Tok
 from weftline.api.schemas.provided import ResultsModel
 from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.api.schemas.tools import ToolChangesModel, ToolModel
-from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
