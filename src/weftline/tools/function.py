@@ -32,9 +32,9 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.bounding import Paging
+from weftline.tools.counted_type import ReturnType
 from weftline.tools.injected import ALWAYS_KNOWN
 from weftline.tools.results import error_of, output_of, question_of, stale_output
-from weftline.tools.return_types import ReturnType
 from weftline.tools.signature import (
     Docstring,
     Parameters,
