@@ -235,10 +235,17 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
 
 
 _EVENTS: Schema = {
-    "type": "string",
     "description": "Events: the lines `id`, `event` and `data` of each, and an empty one after it. `data` is JSON.",
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+            "required": ["data"],
+        },
+    ],
 }
-"""A text, because generated clients read an object as a single JSON document."""
+"""What reads events takes this for the schema of each, and generated clients for that of all of them in one text."""
 
 
 def _responses(route: Route, schemas: Schemas) -> Schema:
