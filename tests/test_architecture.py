@@ -159,6 +159,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     },
     "weftline.events": MIDDLE | {"weftline.plan"},
     "weftline.api": TOP | {"weftline.events"},
+    "weftline.cases": TOP | {"weftline.api"},
     "weftline.agent": TOP
     | {"weftline.api", "weftline.events"}
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
@@ -168,12 +169,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.behaviors": frozenset(
         {"weftline.agent", "weftline.engine_options", "weftline.reminders", "weftline.text"}
     ),
-    "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
+    "weftline.server": TOP | {"weftline.api", "weftline.cases", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.events"}
     | {"weftline._version", "weftline.spec", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
-    "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
+    "weftline.cli": TOP
+    | {"weftline.agent", "weftline.api", "weftline.cases", "weftline.events", "weftline.server", "weftline.client"},
     "weftline.testing": TOP
     | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
 }
@@ -185,7 +187,7 @@ STORES: dict[str, frozenset[str]] = {
 }
 """For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
 
-KNOW_THE_WIRE = ("events", "spec", "wire", "api", "server", "client", "cli")
+KNOW_THE_WIRE = ("events", "spec", "wire", "api", "cases", "server", "client", "cli")
 """The parts that speak the HTTP protocol, and the table of the events' names there."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
@@ -215,10 +217,10 @@ _PARTS = [
     "commits",
 ]
 INSIDE_AN_ENGINE = frozenset(name for part in _PARTS for name in (part, f"_{part}"))
-USE_AN_ENGINE = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.replay", "weftline.server")
-"""Where `engine` and `host` are one."""
 CALL_USE_CASES = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.server")
-"""They hand a store's records to the use cases of `workspace/`, and read and write none of them themselves."""
+"""They leave records to the use cases in `cases/` and `workspace/`, and query none of them themselves."""
+USE_AN_ENGINE = (*CALL_USE_CASES, "weftline.cases", "weftline.replay")
+"""Where `engine` and `host` are one."""
 KNOW_AN_ENGINE = ("runtime", "simulation")
 """The tests of the embedded engine itself, and those that plant bugs in it."""
 

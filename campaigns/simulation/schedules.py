@@ -19,14 +19,13 @@ from campaigns.simulation.evidence import Evidence, RunLog
 from campaigns.simulation.orders import Order
 from campaigns.simulation.server import WallClock
 from campaigns.simulation.trace import Violation, require
+from weftline.cases.firing import ON_TIME_US, ScheduleAlarm, Timing
 from weftline.runtime.engine import Engine
 from weftline.store.base import Store
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleColumns, ScheduleRow
 from weftline.store.rows import IdempotencyKey, Write
 from weftline.workspace.context import Workspaces
-from weftline.workspace.firing import ScheduleAlarm
-from weftline.workspace.schedules import ON_TIME_US, Timing
 
 LONGEST_S = 3000.0
 """By then everything that was due is handled: no server is down for long, and none retries for minutes."""

@@ -19,6 +19,7 @@ from campaigns.simulation.store import SimulatedLog, SimulatedStore, Wires
 from campaigns.simulation.subagents import tools_of
 from campaigns.simulation.trace import Trace, require
 from campaigns.simulation.world import Life
+from weftline.cases.firing import ScheduleAlarm, Start, Started
 from weftline.errors import StoreError
 from weftline.runtime.engine import Engine, OwnedEngine
 from weftline.runtime.fleet.holding import WorkspaceLimits
@@ -26,7 +27,6 @@ from weftline.runtime.new_engine import new_engine
 from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
-from weftline.workspace.firing import ScheduleAlarm, Start, Started
 
 T = TypeVar("T")
 

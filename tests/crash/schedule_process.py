@@ -13,17 +13,17 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.api.scheduled import TIME_KEY, checked_work, start, started
+from weftline.cases import schedules
+from weftline.cases.firing import TIME_KEY, ScheduleAlarm, Timing, start, started
+from weftline.cases.schedules import checked_work
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store
 from weftline.store.rows import RunFilter
-from weftline.workspace import schedules, workspaces
+from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
-from weftline.workspace.firing import ScheduleAlarm
-from weftline.workspace.schedules import Timing
 
 NOON_US = 1_800_000_000_000_000 // 86_400_000_000 * 86_400_000_000 + 43_200_000_000
 HOUR_US = 3_600_000_000
@@ -55,11 +55,9 @@ async def main(folder: Path, hours: int) -> None:
     at = Workspaces(store.records, store.vault, clock)
     async with new_engine(store, models=models, clock=clock) as engine:
         space = await workspaces.ensure(at, "acme")
-        if not await schedules.visible(at, Caller(space)):
+        if not await schedules.rows_of(at, Caller(space)):
             work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
-            await schedules.create(
-                at, Caller(space), "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work
-            )
+            await schedules.add(at, Caller(space), "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work)
         clock.us += hours * HOUR_US
         host = Host(engine, at)
         await ScheduleAlarm(at, start=partial(start, host), started=partial(started, host)).fire_due(space)

@@ -16,7 +16,9 @@ from campaigns.simulation.server import WallClock
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.api.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
+from weftline.cases import schedules
+from weftline.cases.firing import SCHEDULE_KEY, TIME_KEY, ScheduleAlarm, Timing, start, start_now, started
+from weftline.cases.schedules import ScheduleChangesModel, checked_work
 from weftline.errors import InvalidRequest, RateLimited, StoreError
 from weftline.kernel.bodies import decode_created
 from weftline.plan import decode_plan, limits_of
@@ -29,11 +31,9 @@ from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow, due_workspaces
 from weftline.store.rows import RunFilter
-from weftline.workspace import agents, schedules, workspaces
+from weftline.workspace import agents, workspaces
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
-from weftline.workspace.firing import ScheduleAlarm
-from weftline.workspace.schedules import Changes, Timing
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2027, 1, 15, 8, 30, tzinfo=UTC)
@@ -78,7 +78,7 @@ class Host:
 
     async def schedule(self, timing: Timing, spec: dict[str, Any] = SPEC) -> ScheduleRow:
         work, _, _ = await checked_work(self.workspaces, Caller(self.space), encode(spec), requested_by="key:a")
-        return await schedules.create(self.workspaces, Caller(self.space), "nightly", timing=timing, work=work)
+        return await schedules.add(self.workspaces, Caller(self.space), "nightly", timing=timing, work=work)
 
     async def row(self, row: ScheduleRow) -> ScheduleRow:
         return await schedules.find(self.workspaces, Caller(self.space), row.id)
@@ -264,10 +264,10 @@ async def test_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock: 
 async def test_resumed_schedule_makes_up_for_nothing(host: Host, clock: Clock) -> None:
     row = await host.schedule(HOURLY)
     caller = Caller(host.space)
-    assert (await schedules.change(host.workspaces, caller, row.id, Changes(enabled=False))).next_at is None
+    assert (await schedules.amend(host.workspaces, caller, row.id, ScheduleChangesModel(enabled=False))).next_at is None
     clock.time += timedelta(hours=5)
     await fire_all(host.alarm, host.workspaces)
-    again = await schedules.change(host.workspaces, caller, row.id, Changes(enabled=True))
+    again = await schedules.amend(host.workspaces, caller, row.id, ScheduleChangesModel(enabled=True))
     assert again.next_at == us(datetime(2027, 1, 15, 14, tzinfo=UTC))
     await fire_all(host.alarm, host.workspaces)
     assert await host.times(row) == []
@@ -291,10 +291,10 @@ def test_alarm_wakes_in_time_and_for_new_schedules() -> None:
         task = asyncio.create_task(alarm.run())
         await asyncio.sleep(1)
         soon = Timing(at=wall.now_us() + 3_000_000)
-        await schedules.create(at, Caller(space), "soon", timing=soon, work=work)
+        await schedules.add(at, Caller(space), "soon", timing=soon, work=work)
         alarm.changed()
         assert 0 <= await started.get() < 1_000_000
-        await schedules.create(at, Caller(space), "again", timing=Timing(cron="* * * * *"), work=work)
+        await schedules.add(at, Caller(space), "again", timing=Timing(cron="* * * * *"), work=work)
         alarm.changed()
         assert max([await started.get() for _ in range(3)]) < 1_000_000
         wall.offset_s += 3600
@@ -307,7 +307,7 @@ def test_alarm_wakes_in_time_and_for_new_schedules() -> None:
 
 
 async def test_a_workspace_has_so_many_schedules_and_no_more(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.workspace.schedules.MAX_PER_WORKSPACE", 2)
+    monkeypatch.setattr("weftline.cases.schedules.MAX_PER_WORKSPACE", 2)
     for _ in range(2):
         await host.schedule(HOURLY)
     with pytest.raises(InvalidRequest, match="at most 2 schedules"):
@@ -319,7 +319,7 @@ async def test_workspace_with_a_backlog_holds_up_no_other(host: Host, clock: Clo
         await host.schedule(Timing(cron="* * * * *", catch_up="all"))
     other = await workspaces.ensure(host.workspaces, "other")
     work, _, _ = await checked_work(host.workspaces, Caller(other), encode(SPEC), requested_by="key:b")
-    late = await schedules.create(host.workspaces, Caller(other), "late", timing=HOURLY, work=work)
+    late = await schedules.add(host.workspaces, Caller(other), "late", timing=HOURLY, work=work)
     begun, order = asyncio.Event(), list[str]()
 
     async def note(fired: ScheduleRow, time: int) -> str:
@@ -356,7 +356,7 @@ def test_work_due_during_other_work_is_not_forgotten() -> None:
         work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
         for name, after_s in (("first", 3), ("second", 5)):
             timing = Timing(at=wall.now_us() + after_s * 1_000_000)
-            await schedules.create(at, Caller(space), name, timing=timing, work=work)
+            await schedules.add(at, Caller(space), name, timing=timing, work=work)
         task = asyncio.create_task(ScheduleAlarm(at, start=slow, started=never).run())
         assert [await started.get() for _ in range(2)] == ["first", "second"]
         assert loop.time() < 20, "it is started when the first one is done"
@@ -399,16 +399,16 @@ async def test_a_damaged_schedule_starts_nothing_and_the_others_go_on(host: Host
     assert await host.times(broken) == []
     assert await host.times(whole) == ["2027-01-15T09:00", "2027-01-15T10:00"]
     caller = Caller(host.space)
-    listed = await schedules.visible(host.workspaces, caller)
+    listed = await schedules.rows_of(host.workspaces, caller)
     column = damage.split()[0]
     assert [one.damaged for one in listed] == ["" if column == "spec" else column, ""]
     with pytest.raises(StoreError, match=f"its {column} cannot be read") as refused:
         await host.row(broken)
     assert refused.value.code == "log_damaged"
     with pytest.raises(StoreError, match=f"its {column} cannot be read"):
-        await schedules.change(host.workspaces, caller, broken.id, Changes(enabled=False))
-    await schedules.delete(host.workspaces, caller, broken.id)
-    assert [one.id for one in await schedules.visible(host.workspaces, caller)] == [whole.id]
+        await schedules.amend(host.workspaces, caller, broken.id, ScheduleChangesModel(enabled=False))
+    await schedules.delete(host, caller, broken.id)
+    assert [one.id for one in await schedules.rows_of(host.workspaces, caller)] == [whole.id]
 
 
 async def test_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host, clock: Clock) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import weftline.workspace
+from weftline.cases.firing import Timing
 from weftline.errors import InvalidRequest
 from weftline.tools.stored_code import TIMEOUT_S, CodeSpec
 from weftline.workspace import apps, keys, tools
 from weftline.workspace.context import Workspaces
-from weftline.workspace.schedules import Timing
 from weftline.workspace.workspaces import FEATURES
 
 _OF_THE_PROTOCOL = re.compile(r"\b[a-z]+[A-Z][A-Za-z]*\b")

@@ -12,7 +12,7 @@ import click
 from weftline.cli.output import CODE, DB, JSON, TOOLS, show_json
 
 if TYPE_CHECKING:
-    from weftline.api.doctor import Finding
+    from weftline.cases.doctor import Finding
 
 
 @click.command()
@@ -47,7 +47,7 @@ async def _examine(
 ) -> list[Finding]:
     from weftline.agent.loader import load_agents
     from weftline.agent.planning.sources import AgentTools, Setup
-    from weftline.api.doctor import examine
+    from weftline.cases.doctor import examine
     from weftline.config import Config, load_config
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from

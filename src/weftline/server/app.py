@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from weftline.api.cursors import SealedCursors
-from weftline.api.principal import NOBODY, Principal
+from weftline.api.principal import NOBODY
 from weftline.errors import RateLimited, WeftlineError
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
@@ -178,11 +178,6 @@ class App:
         if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
             await self.load_routes()
         return self.router
-
-    def require_accepting(self, principal: Principal) -> None:
-        """Raises `Unavailable` while the engine takes no work; the operator may prepare a store that is held."""
-        if not principal.operator:
-            self.engine.require_accepting()
 
     def _sending(self, request: Request, response: Response) -> Awaitable[None]:
         """Sends a response when it is awaited."""

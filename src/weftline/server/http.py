@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import partial
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from weftline.api.parsing import parsed
+from weftline.api.parsing import off_loop, parsed
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
-from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
+from weftline.server.declared import (
+    IDEMPOTENCY_KEY_CHARS,
+    IDEMPOTENCY_KEY_PATTERN,
+    NOTHING,
+    AnyBody,
+    Body,
+    Declared,
+    Undeclared,
+)
 from weftline.server.memory import LARGE_BYTES, LargeBodies, Reservation
+from weftline.store.rows import IdempotencyKey
 from weftline.text.characters import may_have_nul
 from weftline.text.percent import fields
 from weftline.trace_context import RequestInfo
@@ -33,6 +44,7 @@ StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """A response that takes long: it is sent after the handler has returned and released what it held."""
 
 _name = itemgetter(0)
+_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _JSON = (b"content-type", b"application/json")
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """Tells browsers to trust the content type, so that foreign content is not taken for a page."""
@@ -328,3 +340,19 @@ def _piece(message: Mapping[str, Any]) -> tuple[bytes, bool]:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is larger than {limit} bytes.", limit_bytes=limit)
+
+
+async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
+    """Returns the idempotency key; None for a request without an `Idempotency-Key`."""
+    key = idempotency_key(request)
+    if key is None:
+        return None
+    hashing = partial(blake2b, body, digest_size=16)
+    return IdempotencyKey(route, key, (await off_loop(hashing, size=len(body))).digest())
+
+
+def idempotency_key(request: Request) -> str | None:
+    key = request.header(b"idempotency-key")
+    if key is not None and (len(key) > IDEMPOTENCY_KEY_CHARS or not _KEY.match(key)):
+        raise InvalidRequest(f"Idempotency-Key: must have 1 to {IDEMPOTENCY_KEY_CHARS} printable characters.")
+    return key

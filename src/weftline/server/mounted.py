@@ -21,8 +21,7 @@ from secrets import token_hex
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
 from weftline.api.agent_specs import code_spec
-from weftline.api.scheduled import start as start_scheduled
-from weftline.api.scheduled import started as scheduled_before
+from weftline.cases import firing
 from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
@@ -39,7 +38,6 @@ from weftline.server.webhook_body import webhook_body
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.trace_context import RequestInfo
 from weftline.workspace.delivering import WebhookDeliveries
-from weftline.workspace.firing import ScheduleAlarm
 
 
 def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
@@ -147,8 +145,8 @@ class Mounted:
             watch=host.watch_ends,
         )
         app.webhooks_changed = deliveries.changed
-        alarm = ScheduleAlarm(
-            app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app)
+        alarm = firing.ScheduleAlarm(
+            app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app)
         )
         app.schedules_changed = alarm.changed
         app.logins_changed = stored.tools.forget_logins

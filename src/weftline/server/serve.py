@@ -18,8 +18,7 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.api.scheduled import start as start_scheduled
-from weftline.api.scheduled import started as scheduled_before
+from weftline.cases import firing
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -54,7 +53,6 @@ from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
-from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
@@ -280,7 +278,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
-    alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app))
+    alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
     app.schedules_changed = alarm.changed
     app.logins_changed = dialled.forget_logins
 

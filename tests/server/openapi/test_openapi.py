@@ -34,9 +34,9 @@ from weftline.api.schemas.keys import NewKey
 from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.api.schemas.provided import ResultsModel
 from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
-from weftline.api.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
+from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
@@ -213,7 +213,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"request\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(")
+    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")

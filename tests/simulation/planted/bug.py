@@ -16,6 +16,7 @@ from campaigns.simulation.store import SimulatedLog, SimulatedStore, Wires
 from campaigns.simulation.subagents import tools_of
 from campaigns.simulation.world import Life
 
+from weftline.cases.firing import ScheduleAlarm, Start, Started
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
@@ -29,7 +30,6 @@ from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore
 from weftline.store.rows import Write, Written
 from weftline.workspace.context import Workspaces
-from weftline.workspace.firing import ScheduleAlarm, Start, Started
 
 SEEDS = 100
 """Enough for any planted bug to be noticed, wherever they begin."""

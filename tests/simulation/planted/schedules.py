@@ -9,11 +9,10 @@ from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import SCHEDULES, Bug
+from weftline.cases.firing import ScheduleAlarm, timing_of
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.rows import Write, Written
-from weftline.workspace.firing import ScheduleAlarm
-from weftline.workspace.schedules import timing_of
 
 
 class KeepsNoKeys(SimulatedLog):

@@ -27,7 +27,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
 from weftline.server.declared import QueryParameter
-from weftline.server.http import Request, Response
+from weftline.server.http import Request, Response, idempotency_key
 from weftline.server.router import Route
 from weftline.server.routes.lists import (
     CURSOR,
@@ -40,7 +40,7 @@ from weftline.server.routes.lists import (
     time_of,
     unusable,
 )
-from weftline.server.routes.runs import PATH, idempotency_key
+from weftline.server.routes.runs import PATH
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter
 from weftline.wire.awaits import AwaitPage

@@ -8,6 +8,7 @@ from msgspec.json import encode
 
 from weftline.api import budget_views
 from weftline.api.schemas.budgets import BudgetLimitsModel, Budgets, BudgetUse, budget_json, parse_budget
+from weftline.cases.base import require_accepting
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import Body
@@ -29,7 +30,7 @@ async def index(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_LIMITS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     room = partial(app.large.room_to_work, principal.slug)
     about = await budget_views.subject(
         app.workspaces, principal, app.engine.stored, level=sent.level, id=sent.id, room=room

@@ -9,9 +9,9 @@ from weftline.server.app import App
 from weftline.server.auth import Principal, require_scopes
 from weftline.server.bodies import object_body
 from weftline.server.creating import FOLLOWED, respond_created
-from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.http import Request, Response, StreamedResponse, idempotency
 from weftline.server.router import EventStream, Route
-from weftline.server.routes.runs import PATH, idempotency
+from weftline.server.routes.runs import PATH
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.spec.fields import ForkModel
 from weftline.wire.run_responses import CreatedRun

@@ -10,9 +10,9 @@ from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
-from weftline.server.http import Request, Response
+from weftline.server.http import Request, Response, idempotency_key
 from weftline.server.router import Route
-from weftline.server.routes.runs import PATH, RESULT_BODY_BYTES, idempotency_key
+from weftline.server.routes.runs import PATH, RESULT_BODY_BYTES
 from weftline.wire.run_responses import AcceptedResult
 
 _RESULTS = object_body(ResultsModel, parse_results, limit_bytes=RESULT_BODY_BYTES)

@@ -16,6 +16,7 @@ from weftline.api.schemas.providers import (
     parse_provider_changes,
     provider_json,
 )
+from weftline.cases.base import require_accepting
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
@@ -33,7 +34,7 @@ _CHANGES = object_body(ProviderChangesModel, parse_provider_changes, limit_bytes
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     name, spec, values = await request.read(_PROVIDER)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     with client_names():
         row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
     return Response(encode(provider_json(row)), status=201)
@@ -53,14 +54,14 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = await request.read(_CHANGES)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     with client_names():
         row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
     return Response(encode(provider_json(row)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
     return Response(encode(Ok()))
 

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from hashlib import blake2b
 
 from msgspec.json import encode
 
 from weftline.api.cancelling import cancel_run
 from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
-from weftline.api.parsing import off_loop
 from weftline.api.snapshots import snapshot_of
 from weftline.api.views import awaits_of, receipt_of, run_view
-from weftline.errors import InvalidRequest
 from weftline.events.profiles import parse_profile
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import FOLLOWED, respond_created
-from weftline.server.declared import IDEMPOTENCY_KEY_CHARS, IDEMPOTENCY_KEY_PATTERN, Body
-from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.declared import Body
+from weftline.server.http import Request, Response, StreamedResponse, idempotency, idempotency_key
 from weftline.server.large import LARGE_BYTES
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, profile_view, resume_point, send_events
 from weftline.spec.fields import RunModel
-from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
+from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.run_responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
@@ -34,7 +30,6 @@ from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 from weftline.work.heavy import in_turn
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
-_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
 _RUN = Body[bytes](RunModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
@@ -102,22 +97,6 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     return Response(encode(await cancel_run(app.engine, key, by=principal.who)))
-
-
-async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
-    """Returns the idempotency key; None for a request without an `Idempotency-Key`."""
-    key = idempotency_key(request)
-    if key is None:
-        return None
-    hashing = partial(blake2b, body, digest_size=16)
-    return IdempotencyKey(route, key, (await off_loop(hashing, size=len(body))).digest())
-
-
-def idempotency_key(request: Request) -> str | None:
-    key = request.header(b"idempotency-key")
-    if key is not None and (len(key) > IDEMPOTENCY_KEY_CHARS or not _KEY.match(key)):
-        raise InvalidRequest(f"Idempotency-Key: must have 1 to {IDEMPOTENCY_KEY_CHARS} printable characters.")
-    return key
 
 
 ROUTES = (

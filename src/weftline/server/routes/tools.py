@@ -16,6 +16,7 @@ from weftline.api.schemas.tools import (
     parse_tool_changes,
     tool_json,
 )
+from weftline.cases.base import require_accepting
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
@@ -34,7 +35,7 @@ _CHANGES = object_body(ToolChangesModel, parse_tool_changes, limit_bytes=MAX_BOD
 async def create(app: App, request: Request, principal: Principal) -> Response:
     spec, values, unknown = await request.read(_TOOL)
     warnings = app.unknown_fields.warnings(request, unknown)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     with client_names():
         row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
     return Response(encode(tool_json(row, warnings)), status=201)
@@ -55,14 +56,14 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     changes, unknown = await request.read(_CHANGES)
     warnings = app.unknown_fields.warnings(request, unknown)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     with client_names():
         row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
     return Response(encode(tool_json(row, warnings)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     await tools.delete(app.workspaces, principal.workspace, request.params["toolId"])
     return Response(encode(Ok()))
 

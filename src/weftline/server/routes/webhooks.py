@@ -18,6 +18,7 @@ from weftline.api.schemas.webhooks import (
     parse_delivery_id,
     webhook_json,
 )
+from weftline.cases.base import require_accepting
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -41,7 +42,7 @@ _STATUS = QueryParameter("status", DeliveryStatus, "With this status.")
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     sent, _ = await request.read(_WEBHOOK)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     events = webhooks.ENDS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
     headers = ((b"cache-control", b"no-store"),)
@@ -60,7 +61,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
     sent, _ = await request.read(_CHANGE)
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     row = await webhooks.enable(app.workspaces, principal.workspace, row.id, enabled=sent.enabled)
     return Response(encode(webhook_json(row)))
 
@@ -87,7 +88,7 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Respon
 async def redeliver(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
     key, salt = parse_delivery_id(request.params["deliveryId"])
-    app.require_accepting(principal)
+    require_accepting(app, principal)
     row = await webhooks.redeliver(app.workspaces, webhook, key, salt=salt)
     return Response(encode(await _delivery(app, row)), status=202)
 

@@ -22,8 +22,9 @@ from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, left_alone, parts_of
 from weftline.runtime.reads.calls import stored_doubts
 from weftline.store.base import ReadStore
+from weftline.store.records import schedules
 from weftline.store.rows import AwaitFilter, OpenAwait, RunFilter, RunRow
-from weftline.workspace import schedules, webhooks, workspaces
+from weftline.workspace import webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
 _PAGE = 200
@@ -192,7 +193,7 @@ class _Look:
 
     async def at_records(self) -> AsyncGenerator[Finding]:
         at = self._workspaces
-        for schedule in await schedules.of_workspace(at, self._workspace):
+        for schedule in await at.records.read(schedules.of_workspace(self._workspace)):
             if schedule.damaged:
                 what = f"The column {schedule.damaged} of the schedule cannot be read."
                 yield self._about("damaged", schedule.id, what)

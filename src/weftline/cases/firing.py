@@ -12,15 +12,35 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-from weftline.errors import LOG_DAMAGED, RateLimited, StoreError, Unavailable, WeftlineError
+from msgspec import Raw, Struct, convert
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from weftline.api.creating import CreatingHost, create_checked
+from weftline.api.parsing import parsed
+from weftline.errors import LOG_DAMAGED, RateLimited, StoreError, Unavailable, WeftlineError, invalid_field
+from weftline.spec.door import Sent, parse_run
 from weftline.store.database import Query
 from weftline.store.records import schedules
-from weftline.store.records.schedules import ScheduleRow
-from weftline.workspace.context import Workspaces
-from weftline.workspace.schedules import timing_of
+from weftline.store.records.schedules import ALL, CATCH_UP, ONCE, SKIP, ScheduleRow, ScheduleSummary
+from weftline.store.rows import IdempotencyKey
+from weftline.store.sealing import Headers
+from weftline.wire.json_text import NULL, decode_fields, encode
+from weftline.wire.responses import iso
+from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.cron import parse_cron, parse_zone
 
 logger = logging.getLogger(__name__)
 
+SCHEDULE_KEY = "weftline.schedule"
+"""The metadata key with the schedule of a run, by which lists find it."""
+TIME_KEY = "weftline.scheduledFor"
+MAX_CATCH_UP = 100
+"""How many missed runs a schedule catches up on at most; these are the latest ones."""
+ON_TIME_US = 60_000_000
+"""A time that passed no longer ago than this was not missed: the shortest interval is a minute."""
+_ROUTE = "schedules"
+"""A route of its own, so that no client's idempotency key can collide with a schedule's."""
 _MAX_WAIT_S = 30.0
 """Clocks are set and machines sleep, so nothing waits longer without checking the time."""
 _RETRY_S = 5.0
@@ -35,6 +55,109 @@ Start: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str]]
 """Creates the run of a schedule for a time, or finds the existing one; returns its id. Raises `WeftlineError`."""
 Started: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str | None]]
 """The run that a schedule has for a time; None if it has none."""
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """When it runs: once `at` a time, or by `cron`."""
+
+    at: int | None = None
+    cron: str = ""
+    timezone: str = "UTC"
+    catch_up: str = ONCE
+
+    def check(self, *, now: int) -> None:
+        """Raises `InvalidRequest` for what is not a time, or has passed."""
+        if self.catch_up not in CATCH_UP:
+            raise invalid_field("catch_up", f"must be one of {', '.join(CATCH_UP)}.")
+        parse_zone(self.timezone)
+        if (self.at is None) == (not self.cron):
+            raise invalid_field("at", "give exactly one of `at` and `cron`.")
+        if self.at is not None and self.at <= now:
+            raise invalid_field("at", "this time has passed.")
+        if self.at is None:
+            parse_cron(self.cron, self.timezone)
+
+    def next(self, after: int) -> int | None:
+        if self.at is not None:
+            return self.at if self.at > after else None
+        return parse_cron(self.cron, self.timezone).next(after)
+
+    def due(self, since: int, *, now: int) -> list[int]:
+        """The times from `since` to now for which a run still has to be started, in order."""
+        if self.at is not None:
+            times = [self.at] if since <= self.at <= now else []
+        else:
+            limit = MAX_CATCH_UP if self.catch_up == ALL else 1
+            times = parse_cron(self.cron, self.timezone).latest(since=since, until=now, limit=limit)
+        return [time for time in times if self.catch_up != SKIP or now - time <= ON_TIME_US]
+
+    def latest(self, since: int, *, now: int) -> int:
+        """The last of its times from `since`, which is one of them, to now."""
+        times = (
+            [] if self.at is not None else parse_cron(self.cron, self.timezone).latest(since=since, until=now, limit=1)
+        )
+        return times[-1] if times else since
+
+
+def timing_of(row: ScheduleSummary) -> Timing:
+    return Timing(at=row.at, cron=row.cron, timezone=row.timezone, catch_up=row.catch_up)
+
+
+class _Owner(Struct, frozen=True):
+    """Who defined what the schedule runs, as far as that still matters."""
+
+    workspace: int
+    agents: tuple[str, ...]
+
+
+async def start_now(
+    app: CreatingHost, caller: Caller, row: ScheduleRow, *, idempotency: IdempotencyKey | None = None
+) -> str:
+    """Starts an additional run of a schedule, and records it there.
+
+    Its starter need not know what it does, so it is still the author of the schedule who may not approve its calls.
+    """
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
+    run_id = await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
+    at = app.workspaces
+    await at.records.write(schedules.fired(row.key, at=at.clock.now_us(), run=run_id, error=""))
+    return run_id
+
+
+async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
+    """Starts the run of a schedule for one of its times. Repeated calls return the same run."""
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
+    owner = _Owner(row.workspace, row.agents)
+    return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=_once(row, time))
+
+
+async def started(app: CreatingHost, row: ScheduleRow, time: int) -> str | None:
+    """Returns the run of a schedule for one of its times, if there is one."""
+    return await app.engine.created_before(row.workspace, _once(row, time))
+
+
+def _once(row: ScheduleRow, time: int) -> IdempotencyKey:
+    return IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
+
+
+async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> Sent:
+    body = await parsed(parse_run, stamped(row.spec, metadata))
+    return replace(body, secrets=headers_of(at, row))
+
+
+def stamped(spec: bytes, metadata: dict[str, str]) -> bytes:
+    """Returns the spec with more metadata."""
+    fields = decode_fields(spec)
+    own = fields.get("metadata", NULL)
+    declared: dict[str, str] = {} if own == NULL else convert(decode(own), dict[str, str])
+    return encode({**fields, "metadata": Raw(encode({**declared, **metadata}))})
+
+
+def headers_of(at: Workspaces, row: ScheduleRow) -> Headers:
+    try:
+        return at.vault.open_headers(row.secrets, workspace=row.workspace)
+    except StoreError as error:  # a retry would not help
+        raise WeftlineError(f"The secrets of its tools cannot be read: {error.message}", code="conflict") from None
 
 
 class _NotNow(Exception):
