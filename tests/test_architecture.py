@@ -11,6 +11,7 @@ import ast
 import gc
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,59 @@ import pytest
 from source_tree import SRC, Import, Module, imports, is_inside, nodes, package_modules, parse
 
 MAX_LINES = 600
+MIN_LINES = 80
+SMALL_FOR_A_REASON = {
+    "__main__.py|_version.py": "Python and the build look for them there",
+    "behaviors.py|details.py|policies.py|runs.py": "public doors: names of other modules, loaded on first use",
+    "framing.py|labels.py|plugins.py": "vocabulary of parts that may not import each other",
+    "agent/_options.py": "written by `make options`",
+    "agent/engine/in_memory.py": "loads light: an agent refers to it without loading an engine",
+    "agent/engine/loop_proxy.py": "knows no agent and no engine: it forwards calls between event loops",
+    "agent/engine/observing.py": "loads light: the protocol that a definition needs of an engine",
+    "agent/engine/*_methods.py": "one part of the engine's methods each",
+    "agent/hooking/hook_page.py|events/docs_page.py|work/process_worker.py": "programs of their own",
+    "agent/preset.py|agent/presets.py": "a definition knows what a preset is without loading the tools of ours",
+    "agent/tracing/run_traces.py": "loads light: a server loads the rest of tracing only if it emits spans",
+    "api/agent_specs.py|api/parsing.py|api/principal.py": "for the use cases of several resources",
+    "api/cancelling.py|api/client_calls.py": "loaded when a server starts, unlike input with bodies of pydantic",
+    "api/leases.py": "loads light: bodies of pydantic, apart from those without",
+    "api/thread_imports.py": "for the library and the operator alike",
+    "api/unattended.py": "`server/hosted_mcp.py` is long enough",
+    "api/schemas/*": "the bodies of one resource, loaded with pydantic",
+    "cli/*": "a command each, loaded when it is called, or what some of them share",
+    "client/attachments.py|client/webhooks.py": "public names of the client, each loaded on first use",
+    "events/profiles.py": "which events, for Python and HTTP alike, which frame and hand them out apart",
+    "kernel/notes.py": "observations, which are never folded, apart from the facts, which are",
+    "prompts/*": "texts by topic",
+    "providers/renewals.py": "loads light: model calls are told of renewals, without OAuth",
+    "providers/sampling.py": "for several families of providers",
+    "replay/present_code.py|replay/recorded.py|replay/refusing.py": "loads light: what replays are given",
+    "replay/pytests.py": "writes tests: loaded by one command",
+    "runtime/decoding.py": "for readers of batches, without the hub that hands them out",
+    "runtime/ids.py": "vocabulary of the runtime",
+    "runtime/new_engine.py": "the only place that knows which engines there are",
+    "runtime/model_calls/spending.py": "loads light: conversations count tokens, without model calls",
+    "server/access.py|server/open_streams.py": "for the routes of several resources",
+    "server/bodies.py": "loads light: `server/declared.py` works without pydantic",
+    "server/heads.py|server/upgrades.py": "HTTP by the phase of a request; `server/protocol.py` is long enough",
+    "server/operators.py": "who the operator is and what they may do, to be read at once",
+    "server/routes/*": "one file per resource",
+    "server/webhook_body.py": "one delivery's body, for the server and mounted apps",
+    "store/crashpoints.py|store/naming.py": "loads light: for commands and tests, without a store",
+    "store/records/*": "one module of statements per table",
+    "store/sqlite/pieces.py": "one table of the log",
+    "testing/*": "parts of a conformance suite, and public doors",
+    "text/*": "one kind of text each; everything may import them",
+    "tools/builtin/*": "one file per tool",
+    "tools/mcp/address.py": "loads light: where a server is, without a connection to it",
+    "tools/secret_types.py": "loads light: for the client's tools too",
+    "tools/titles.py|tools/workers.py": "for tools of all kinds",
+    "wire/leases.py|wire/models.py": "loads light: bodies of pydantic, apart from those without",
+    "wire/responses.py|wire/validation.py": "what all bodies and responses have in common",
+    "work/heavy.py": "for large bodies and entries, wherever they are read",
+    "workspace/*": "the use cases of one resource, or the context that all of them get",
+}
+"""Why a file is shorter than `MIN_LINES`, by patterns of paths. `__init__.py` is always short."""
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.work", "weftline.prompts", "weftline.text"}
@@ -33,7 +87,7 @@ PURE = frozenset(
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
-    {"weftline.tools.arguments", "weftline.tools.injected"}
+    {"weftline.tools.arguments"}
     | {"weftline.tools.schema", "weftline.tools.signature"}
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
@@ -464,6 +518,40 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
     lengths = {module.name: len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules}
     too_long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
     assert not too_long, f"over {MAX_LINES} lines, look for the seam: {too_long}"
+
+
+def small_files(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    return [
+        module.path.relative_to(root / "weftline").as_posix()
+        for module in modules
+        if module.path.name != "__init__.py" and len(module.path.read_text(encoding="utf-8").splitlines()) < MIN_LINES
+    ]
+
+
+def may_be_small(path: str, patterns: str) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns.split("|"))
+
+
+def small_without_a_reason(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    small = small_files(modules, root=root)
+    return [path for path in small if not any(may_be_small(path, patterns) for patterns in SMALL_FOR_A_REASON)]
+
+
+def test_small_files_have_a_reason(modules: list[Module]) -> None:
+    found = small_without_a_reason(modules)
+    assert not found, f"under {MIN_LINES} lines, merge each into its neighbour or say why not: {found}"
+
+
+def test_reasons_for_small_files_are_needed(modules: list[Module]) -> None:
+    small = small_files(modules)
+    patterns = [pattern for some in SMALL_FOR_A_REASON for pattern in some.split("|")]
+    assert [pattern for pattern in patterns if not any(may_be_small(path, pattern) for path in small)] == []
+
+
+def test_a_small_file_without_a_reason_would_be_noticed(tmp_path: Path) -> None:
+    planted = [*plant(tmp_path, "runtime/x.py", "x = 1"), *more(tmp_path, "cli/x.py", "x = 1")]
+    planted += more(tmp_path, "kernel/x.py", "x = 1\n" * MIN_LINES)
+    assert small_without_a_reason(planted, root=tmp_path) == ["runtime/x.py"]
 
 
 @pytest.mark.parametrize(

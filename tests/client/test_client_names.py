@@ -58,7 +58,6 @@ def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
         "weftline.net.errors",
         "weftline.net.sse",
         "weftline.tools.arguments",
-        "weftline.tools.injected",
         "weftline.tools.schema",
         "weftline.tools.secret_types",
         "weftline.tools.signature",

@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from weftline.net.dial import Dialer
+from weftline.net.dial import MAX_AT_ONCE, Dialer, Shares
 from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
-from weftline.net.shares import MAX_AT_ONCE, Shares
 
 from .kit import HELLO, WAIT_S, answering, dialled, listening, read_request
 

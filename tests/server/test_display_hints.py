@@ -9,7 +9,7 @@ from weftline.events import CallOpened as Opened
 from weftline.events.project import STORED, project
 from weftline.kernel.bodies import OpenedBody, encode
 from weftline.kernel.entries import CallOpened
-from weftline.server.profiles import shown_with
+from weftline.server.sse import shown_with
 
 from .kit import Api, of_type
 from .test_profiles import bodies, frames

@@ -53,9 +53,8 @@ from typing_extensions import TypeAliasType, TypedDict
 import weftline.client
 from weftline import Agent, prompts, tool
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.arguments import InvalidArguments, StaleArguments
+from weftline.tools.arguments import Injected, InvalidArguments, StaleArguments
 from weftline.tools.function import FunctionTool
-from weftline.tools.injected import Injected
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from weftline.testing import ScriptedModel, calls
 from weftline.tools import validation_work
 from weftline.tools.arguments import InvalidArguments, names_absent, path_in, pointer
 from weftline.tools.base import ToolContext
+from weftline.tools.counted_type import ReturnType
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
-from weftline.tools.return_types import ReturnType
 from weftline.tools.validation_work import SMALL_BYTES
 from weftline.work.turns import on_behalf_of
 

@@ -20,8 +20,8 @@ from weftline.errors import (
 )
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, Usage, User
+from weftline.server.routes.models import CatalogModel, Pricing, models_list
 from weftline.wire.errors import error_body, wire_code
-from weftline.wire.model_responses import CatalogModel, Pricing, models_list
 from weftline.wire.responses import iso
 from weftline.wire.run_responses import RunView, Status, created_run, run_url, snapshot, usage_triple
 from weftline.wire.session_responses import SessionView, created_session, session_info

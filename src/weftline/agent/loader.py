@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from weftline.agent.agent import Agent
 from weftline.agent.engine.logs import facts_around
-from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.code_agents import AgentModels, code_agents
+from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.api.agent_specs import code_spec
 from weftline.providers.catalog import Catalog

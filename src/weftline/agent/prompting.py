@@ -124,22 +124,22 @@ class Overrides:
 
     async def of(self, at: Workspaces, workspace: int) -> list[PromptOverride]:
         """Returns the overrides, newest first. Later ones are added to the same list."""
-        from weftline.workspace import prompt_overrides  # defining an agent needs no store
+        from weftline.workspace import agents  # defining an agent needs no store
 
         if workspace not in self._by_workspace:
-            rows = await prompt_overrides.of_workspace(at, workspace)
+            rows = await agents.prompt_overrides_of(at, workspace)
             self._by_workspace.setdefault(workspace, [_to_override(row) for row in rows])
         return self._by_workspace[workspace]
 
     async def add(self, at: Workspaces, workspace: int, one: PromptOverride) -> None:
         from weftline.store.records.prompt_overrides import PromptOverrideRow
-        from weftline.workspace import prompt_overrides
+        from weftline.workspace import agents
 
         known = await self.of(at, workspace)
         row = PromptOverrideRow(
             one.prompt_id, one.thread or "", one.labels, one.template, one.version, one.set_by, one.set_at
         )
-        await prompt_overrides.add(at, workspace, row)
+        await agents.add_prompt_override(at, workspace, row)
         known.insert(0, one)
 
 

@@ -17,6 +17,7 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
 from weftline.plan import RunPlan
+from weftline.runtime.engine import Engine
 from weftline.spec.door import Sent, parse_run
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import IdempotencyKey
@@ -26,6 +27,17 @@ from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
+
+
+class Host(Protocol):
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
+    @property
+    def read_sessions(self) -> set[int]:
+        """Sessions whose messages are known to be readable."""
+        ...
 
 
 class Created(Struct, frozen=True):

@@ -9,8 +9,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
 from weftline.api.agent_specs import RunSpec, effective, merged, require_named
-from weftline.api.creating import Created, Warn, blobs_of, prompt_fields
-from weftline.api.host import Host
+from weftline.api.creating import Created, Host, Warn, blobs_of, prompt_fields
 from weftline.api.parsing import off_loop, parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
@@ -26,9 +25,9 @@ from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
-from weftline.wire.calls import Call
 from weftline.wire.errors import as_sent, error_code, session_damaged
 from weftline.wire.responses import Warnings, iso, request_warnings
+from weftline.wire.run_responses import Call
 from weftline.wire.session_responses import ListedSession, Origin
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Workspaces

@@ -20,7 +20,7 @@ from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, LoggedCall, stored_doubts
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
-from weftline.wire import awaits, calls, errors, responses, run_responses, snapshots
+from weftline.wire import awaits, errors, responses, run_responses, snapshots
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
 from weftline.wire.turns import json_or_text
@@ -250,10 +250,10 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
     )
 
 
-def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
+def call_views(found: Sequence[LoggedCall]) -> list[run_responses.Call]:
     """Calls as the protocol shows them."""
     return [
-        calls.Call(
+        run_responses.Call(
             run_id=one.run_id,
             tool_use_id=one.id,
             turn=one.turn,

@@ -16,7 +16,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from weftline.kernel.bodies import TurnBody
-from weftline.kernel.entries import Fact
+from weftline.kernel.context import CompactionFailed, ContextCompacted
+from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOpened, Fact, RunCreated
 from weftline.kernel.state import Command, Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
@@ -26,7 +27,7 @@ from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.pieces import Split
-from weftline.store.rows import LEAVE_DUE, NewRun, Write
+from weftline.store.rows import LEAVE_DUE, NewAwait, NewRun, Progress, Write
 
 STATE_BYTES = 8 * 1024
 """Up to this many bytes of facts, folding them again is cheaper than storing the state."""
@@ -394,3 +395,39 @@ class LiveRun(Struct, eq=False):
         wake = self.driving.wake
         if wake is not None and not wake.done():
             wake.set_result(None)
+
+
+NOTED: frozenset[type[Fact]] = frozenset(
+    {RunCreated, AttemptFailed, ContextCompacted, CompactionFailed, AwaitOpened, AwaitClosed}
+)
+
+
+def note_fact(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, state: State) -> None:
+    """Adds what one of the `NOTED` facts changes. `state` has all facts of the append folded."""
+    match head:
+        case RunCreated():
+            run.log.row.latest = at
+            if run.new is not None:
+                run.new.created_at = at
+        case AttemptFailed():
+            run.log.outcome_seq = run.log.next_seq
+            if head.reason == "error":
+                write.progress = Progress.ENDED
+        case ContextCompacted():
+            run.log.outcome_seq, write.progress = run.log.next_seq, Progress.ENDED
+        case CompactionFailed():
+            run.log.outcome_seq = run.log.next_seq
+        case AwaitOpened():
+            write.awaits += (_new_await(run, head, body, at, state=state),)
+        case AwaitClosed():
+            write.answered += (head.id,)
+        case _:
+            pass
+
+
+def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:
+    parent = run.state.parent
+    root = run.key if parent is None else ids.root_key(parent)
+    deadline_at = None if head.timeout_us is None else at + head.timeout_us
+    tool = state.batch.calls[head.index].name if 0 <= head.index < len(state.batch.calls) else ""
+    return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)

@@ -26,9 +26,8 @@ from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import WriteQueue
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.live import BEHIND, GONE, NOTED, Draft, LiveRun, Waiter, note_fact
 from weftline.runtime.metrics import Metrics
-from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import LogStore
 from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
 from weftline.work.outcomes import is_being_cancelled
@@ -133,7 +132,7 @@ class Log:
             elif kind is TurnCompleted:
                 log.outcome_seq, write.progress = log.next_seq, _ENDED
             elif kind in NOTED:
-                note(run, write, head, body, at=at, state=state)
+                note_fact(run, write, head, body, at=at, state=state)
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])

@@ -28,11 +28,9 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.operators import PATHS, operator, peer_of
 from weftline.server.options import ServerOptions
-from weftline.server.profiles import shown_with
-from weftline.server.request_log import AccessLine, RefusedRequests, access
+from weftline.server.request_log import AccessLine, RefusedRequests, UnknownFields, access
 from weftline.server.router import Match, Route, Router, no_such_route
-from weftline.server.sse import Backlog, view_with
-from weftline.server.unknown_fields import UnknownFields
+from weftline.server.sse import Backlog, shown_with, view_with
 from weftline.store.base import Store
 from weftline.tools.loader import LoadedTool
 from weftline.trace_context import RequestInfo, current_request, incoming_traceparent

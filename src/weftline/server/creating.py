@@ -18,8 +18,7 @@ from weftline.server.app import App
 from weftline.server.auth import require_scopes
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Headers, Request, Response, StreamedResponse
-from weftline.server.profiles import profile_view
-from weftline.server.sse import LAST_SEQ, resume_point, send_events
+from weftline.server.sse import LAST_SEQ, profile_view, resume_point, send_events
 from weftline.wire.responses import Warnings
 from weftline.wire.run_responses import created_run, run_url
 

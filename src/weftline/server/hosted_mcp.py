@@ -17,9 +17,8 @@ from msgspec import Struct, ValidationError, convert
 from weftline._version import __version__
 from weftline.api import following
 from weftline.api.cancelling import cancel_run
-from weftline.api.creating import start_agent
+from weftline.api.creating import Host, start_agent
 from weftline.api.following import EventKind
-from weftline.api.host import Host
 from weftline.api.principal import Principal
 from weftline.api.unattended import UnattendedAgents
 from weftline.api.views import run_summary

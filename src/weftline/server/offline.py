@@ -5,8 +5,10 @@ What is stored can be read and changed, but runs get no input: nothing here star
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from weftline.errors import Conflict
 from weftline.plan import RunPlan
@@ -16,12 +18,46 @@ from weftline.runtime.engine import Engine, Resumed
 from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.app import App
-from weftline.server.in_memory import Answer, ask
+from weftline.server.heads import path_and_query, readable
+from weftline.server.http import PEER, Application
 from weftline.server.operators import PATHS
 from weftline.server.router import Route, Router
 from weftline.store.base import ReadStore, Store
 from weftline.store.naming import db_option
 from weftline.store.rows import IdempotencyKey, Write, Written
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+async def ask(app: Application, method: str, target: str, body: bytes = b"", *, operator: str) -> Answer:
+    """Sends a request of the operator, who is this user of the machine; `target` is the path and the query."""
+    path, query = path_and_query(target.encode())
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": readable(path),
+        "query_string": query,
+        "headers": [(b"host", b"localhost")],
+        "client": None,
+        PEER: operator,
+    }
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Mapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not unread:
+            await asyncio.Event().wait()
+        return unread.pop()
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return Answer(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
+
 
 _INPUT = {
     "answer_await": "answer",

@@ -1,18 +1,21 @@
-"""A line for each request at level DEBUG, and for each that was refused, unless there are many."""
+"""A line for each request at level DEBUG, for each that was refused, and for unknown fields, unless there are many."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextvars import Context
 from time import monotonic
 from typing import Any
 
+from weftline.errors import Issue, invalid
 from weftline.server.http import Request
 from weftline.server.logs import ACCESS
 from weftline.trace_context import fields
+from weftline.wire.responses import Warnings, request_warnings
+from weftline.wire.unknown_fields import UnknownField
 
 access = logging.getLogger(ACCESS)
 
@@ -83,3 +86,48 @@ class RefusedRequests:
             whose = "without a valid credential" if workspace == _UNAUTHENTICATED else f"of {workspace}"
             by_code = ", ".join(f"{count:,} {code}" for code, count in codes.most_common(10))
             logger.info("refused %s more requests %s within a minute: %s", f"{codes.total():,}", whose, by_code)
+
+
+STRICT = "handling=strict"
+"""The preference (RFC 7240) of a client that wants errors instead of warnings."""
+"""Per workspace and window, as a client makes the same mistake with every request."""
+
+
+class UnknownFields:
+    """Handles unknown fields; with `refused`, such requests are refused."""
+
+    def __init__(self, *, refused: bool = False) -> None:
+        self._refused = refused
+        self._lines: Counter[str] = Counter()
+        self._until_s = 0.0
+
+    def warnings(self, request: Request, unknown: Sequence[UnknownField]) -> Warnings:
+        """Logs the unknown fields and returns the warnings for the response.
+
+        Raises `InvalidRequest` with all of them if the operator refuses unknown fields or the client prefers that.
+        """
+        if unknown:
+            if (self._refused and not request.operator) or prefers_strict(request):
+                raise invalid([Issue(field.path, field.refusal) for field in unknown])
+            if self._may_log(request.about.workspace):
+                fields = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
+                logger.warning("%s %s has ignored fields: %s", request.method, request.path[:500], ", ".join(fields))
+        return request_warnings(unknown)
+
+    def _may_log(self, workspace: str) -> bool:
+        if monotonic() >= self._until_s:
+            self._lines.clear()
+            self._until_s = monotonic() + WINDOW_S
+        if workspace not in self._lines and len(self._lines) >= MAX_WORKSPACES:
+            workspace = ""
+        self._lines[workspace] += 1
+        return self._lines[workspace] <= MAX_LINES
+
+
+def prefers_strict(request: Request) -> bool:
+    """Returns True if a `Prefer` header asks for strict handling; values may be quoted or have parameters."""
+    header = request.header(b"prefer")
+    if header is None:
+        return False
+    preferences = [preference.partition(";")[0] for preference in header.lower().split(",")]
+    return any("".join(preference.replace('"', "").split()) == STRICT for preference in preferences)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
+from weftline.api.snapshots import projection_of
 from weftline.api.views import run_summary
 from weftline.errors import WeftlineError
+from weftline.events.classes import AnyEvent, CallOpened
 from weftline.events.frames import OBSERVED, ProfiledFrames, Show, delta_frames, frame
 from weftline.events.project import STORED, project
 from weftline.events.wire import encode_event
@@ -20,7 +23,9 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
+from weftline.server.large import LargeResponses
 from weftline.store.rows import Item
+from weftline.tools.titles import hint_from
 from weftline.wire.errors import unreadable_event
 from weftline.wire.run_responses import snapshot
 
@@ -307,3 +312,39 @@ def _watch(request: Request, follower: Follower) -> asyncio.Future[None] | None:
 async def _gone(request: Request, follower: Follower) -> None:
     await request.disconnected()
     follower.leave()
+
+
+def shown_with(templates: Mapping[str, str]) -> Show | None:
+    """Returns what changes events to have the operator's hints instead of the tools', by tool; None if there are none.
+
+    A template has arguments in braces. If it fails, the event is unchanged. The log is not changed.
+    """
+
+    def show(event: AnyEvent) -> AnyEvent:
+        if not isinstance(event, CallOpened) or event.name not in templates:
+            return event
+        # The events of a stream have arguments as they are stored.
+        hint = hint_from(templates[event.name], bytes(cast("Raw", event.args)), tool=event.name)
+        return replace(event, display_hint=hint) if hint else event
+
+    return show if templates else None
+
+
+class Hosts(Protocol):
+    """The server, as this module needs it."""
+
+    large: LargeResponses
+    show: Show | None
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+async def profile_view(app: Hosts, key: int, run_id: str, types: frozenset[str], *, workspace: str) -> View:
+    """Returns the view of a stream with these types. It may begin at any entry of the run.
+
+    Raises `RateLimited` if there is no room for what has to be read.
+    """
+    async with app.large.room_to_work(workspace, await app.engine.stored.logs.log_size(key)):
+        projection = await projection_of(app.engine, key, run_id)
+    return profiled(ProfiledFrames(projection, types, show=app.show))

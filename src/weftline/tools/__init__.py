@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from weftline.agent.running.disclosure import tool_search
     from weftline.agent.skills.format import Skill
     from weftline.failure import Hint, ServerData, Telemetry
+    from weftline.tools.arguments import Injected
     from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.people import present_plan
     from weftline.tools.builtin.todo import todo
-    from weftline.tools.injected import Injected
     from weftline.tools.shaping import ToolsetCall
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
@@ -45,7 +45,7 @@ else:
         "Bounded": "weftline.tools.bounding",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
-        "Injected": "weftline.tools.injected",
+        "Injected": "weftline.tools.arguments",
         "Paging": "weftline.tools.bounding",
         "ServerData": "weftline.failure",
         "Skill": "weftline.agent.skills.format",

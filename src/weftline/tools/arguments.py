@@ -6,7 +6,7 @@ Server tools and client tools share this. It imports nothing heavy: a client tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from msgspec import Struct
 
@@ -113,3 +113,35 @@ def path_in(value: object, location: tuple[int | str, ...], *, names_absent: boo
 def names_absent(kind: str) -> bool:
     """Returns True if errors of this pydantic type name a field that is not in the value, or must not be."""
     return kind in ("missing", "extra_forbidden")
+
+
+T = TypeVar("T")
+
+
+class _Marker:
+    def __repr__(self) -> str:
+        return "Injected"
+
+
+_MARKER = _Marker()
+Injected: TypeAlias = Annotated[T, _MARKER]
+"""The type of an argument that the run fills in: `tenant: Injected[str]`. With a default it may be missing."""
+
+CALL_FIELDS = frozenset(
+    {"run_id", "thread_id", "turn", "turn_id", "call_id", "tool_call_id", "parent_call", "parent_tool_call_id"}
+)
+"""The names that are filled in from the call, if it has them."""
+ALWAYS_KNOWN = CALL_FIELDS - {"thread_id", "parent_call", "parent_tool_call_id"}
+
+
+class NotInjected(InvalidArguments):
+    """A field that the run should fill in has no label, or one that does not fit its type."""
+
+    def __init__(self, tool: str, field: str, reason: str = "") -> None:
+        super().__init__(prompts.calls.not_injected(tool, field, reason))
+        self.field = field
+
+
+def is_injected(hint: object) -> bool:
+    """Returns True if the run fills in an argument with this type."""
+    return get_origin(hint) is Annotated and any(one is _MARKER for one in get_args(hint)[1:])

@@ -18,7 +18,7 @@ from weftline.text.canonical import canonical_value
 from weftline.text.schema_cost import Cost, TooCostly, measured
 from weftline.tools.arguments import InvalidArguments, Issue, described, drop_nulls, object_args
 from weftline.tools.base import Tool
-from weftline.tools.return_types import listed
+from weftline.tools.counted_type import listed
 from weftline.tools.schema import ArgsValidator
 from weftline.work.processes import GaveUp, shared_workers
 

@@ -18,7 +18,7 @@ from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
+from weftline.tools.arguments import ALWAYS_KNOWN, InvalidArguments, Issue, StaleArguments, described
 from weftline.tools.asking import Ask, checked_approvers, checked_confirm, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
@@ -32,9 +32,8 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.bounding import Paging
-from weftline.tools.injected import ALWAYS_KNOWN
+from weftline.tools.counted_type import ReturnType
 from weftline.tools.results import error_of, output_of, question_of, stale_output
-from weftline.tools.return_types import ReturnType
 from weftline.tools.signature import (
     Docstring,
     Parameters,

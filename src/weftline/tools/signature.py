@@ -22,16 +22,17 @@ from weftline.tools.arguments import (
     MAX_ISSUES,
     InvalidArguments,
     Issue,
+    NotInjected,
     StaleArguments,
     described,
     drop_nulls,
     in_words,
+    is_injected,
     names_absent,
     object_args,
     path_in,
     pointer,
 )
-from weftline.tools.injected import NotInjected, is_injected
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.validation_work import TooMuchWork

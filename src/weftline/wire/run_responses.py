@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from weftline.errors import LOG_DAMAGED
 from weftline.events.parts import ModelUsed, Tokens, UsageTriple, effort_name, tokens
-from weftline.kernel.entries import ModelRef
+from weftline.kernel.entries import Effect, How, ModelRef
 from weftline.messages import Usage
 from weftline.plan import PlanOutline
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.responses import JsonObject, Ok, Time, Warnings, encode, iso, iso_or_none
+
+_States: TypeAlias = Annotated[
+    str, Meta(extra_json_schema={"enum": ["awaiting", "opened", "started", "closed", "in_doubt"]})
+]
+_Effect: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Effect))})]
+_How: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(How))})]
+_Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Call(Struct, rename="camel", kw_only=True):
+    """One call of a run, from its log."""
+
+    run_id: str
+    tool_use_id: str
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """The digest of the final arguments."""
+    idempotency_key: str
+    effect: _Effect
+    state: _States
+    how: _How | None
+    """How it was closed."""
+    attempts: int
+    opened_at: _Time
+    started_at: _Time | None
+    closed_at: _Time | None
+    client: str | None
+    child_run_id: str | None
+    parent_tool_use_id: str | None
+    """The call whose code made this call; absent if the model made it."""
+    args: Any = UNSET
+    """The final arguments. These and the result are left out unless `contents` was asked for."""
+    result: str | UnsetType | None = UNSET
+    """What the model reads; null until there is a result."""
+    ok: bool | UnsetType | None = UNSET
+
+
+class CallPage(Struct, rename="camel"):
+    calls: list[Call]
+    next_cursor: str | None
+
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 WireStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]

@@ -10,10 +10,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User, UserPart
 from weftline.text.redaction import redact_url
-from weftline.wire.calls import Call
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.responses import JsonObject, Time, Warnings, Words, encode, iso, iso_or_none
-from weftline.wire.run_responses import Tokens, usage_triple
+from weftline.wire.run_responses import Call, Tokens, usage_triple
 
 SessionStatus: TypeAlias = Literal["active", "ended"]
 

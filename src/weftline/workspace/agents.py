@@ -23,9 +23,10 @@ from weftline.errors import (
 )
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.store.database import Query
-from weftline.store.records import agents
+from weftline.store.records import agents, prompt_overrides
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
+from weftline.store.records.prompt_overrides import PromptOverrideRow
 from weftline.store.sealing import Headers
 from weftline.text.redaction import REDACTED, SEALED_URL, redact_url
 from weftline.workspace.code_agents import read_only
@@ -326,3 +327,12 @@ def _require_free(at: Workspaces, slug: str) -> None:
 def _taken(slug: str, *, workspace: int) -> Query[AgentRow]:
     twin = yield from agents.by_slug(slug, workspace=workspace)
     raise Conflict(f"This workspace already has an agent {slug!r}{f': {twin.id}' if twin else ''}.")
+
+
+async def add_prompt_override(at: Workspaces, workspace: int, row: PromptOverrideRow) -> None:
+    await at.records.write(prompt_overrides.insert(row, workspace=workspace))
+
+
+async def prompt_overrides_of(at: Workspaces, workspace: int) -> list[PromptOverrideRow]:
+    """Newest first."""
+    return await at.records.read(prompt_overrides.of_workspace(workspace))

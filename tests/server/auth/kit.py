@@ -14,7 +14,7 @@ from argon2 import PasswordHasher
 
 from weftline.server.app import App
 from weftline.server.http import DISCONNECT, Disconnect
-from weftline.server.in_memory import ask
+from weftline.server.offline import ask
 from weftline.server.operators import PATHS
 from weftline.server.router import Route
 from weftline.store.base import Store

@@ -23,8 +23,8 @@ from weftline.agent.engine.models import Models
 from weftline.agent.engine.prompt_methods import PromptMethods
 from weftline.agent.engine.starting import Starter
 from weftline.agent.options import RunOptions, check_options
-from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.overrides import added_toolsets, digest_of_call
+from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.agent.run import Run
 from weftline.agent.running.code import AgentCode

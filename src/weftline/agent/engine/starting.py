@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weftline.agent.attachments import parts_of
 from weftline.agent.definition import Definition
 from weftline.agent.engine.models import Models
-from weftline.agent.options import LocalSpec, RunOptions, check_deps, fields_of_spec, reminders_of
-from weftline.agent.planning.child_plans import subagents_of
+from weftline.agent.options import LocalSpec, RunOptions, check_deps, fields_of_spec, parts_of, reminders_of
 from weftline.agent.planning.overrides import own_tools, require_text, with_overrides
-from weftline.agent.planning.plans import plan_of
+from weftline.agent.planning.plans import plan_of, subagents_of
 from weftline.agent.planning.sources import NO_DEPS, AgentTools, Setup
 from weftline.agent.settings import Settings
 from weftline.engine_options import engine_options

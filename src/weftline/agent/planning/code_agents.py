@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from weftline.agent.definition import Definition
-from weftline.agent.planning.child_plans import subagents_of
-from weftline.agent.planning.plans import client_plan
+from weftline.agent.planning.plans import client_plan, subagents_of
 from weftline.errors import InvalidRequest
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.options import LocalSpec
 from weftline.agent.policy import budget_of, rule_of
 from weftline.agent.settings import Settings
+from weftline.agent.subagents import Subagent
 from weftline.errors import InvalidRequest
 from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
@@ -228,3 +229,49 @@ def _shorter(sent_us: int | None, own_us: int) -> int:
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Returns how often each tool may be called under both budgets."""
     return {tool: min(budgets[tool] for budgets in (one, other) if tool in budgets) for tool in {**one, **other}}
+
+
+class Checks(Protocol):
+    """Raises `WeftlineError` for a plan that cannot run in a workspace."""
+
+    async def __call__(self, plan: RunPlan, /, *, workspace: int) -> None: ...
+
+
+class ChildPlans:
+    """Makes the plan of a child: its agent's own or a copy of its parent's, within the limits that the parent leaves.
+
+    `model_id` returns the model of an agent that runs under a code name; `check` is the engine's.
+    """
+
+    def __init__(
+        self, *, model_id: Callable[[Definition[Any, Any], str], Awaitable[str | None]], check: Checks
+    ) -> None:
+        self._model_id = model_id
+        self._check = check
+
+    async def __call__(
+        self,
+        parent: RunPlan,
+        subagent: Subagent,
+        task: str,
+        /,
+        *,
+        system: str | None,
+        limits: ChildLimits,
+        workspace: int,
+    ) -> RunPlan:
+        assert parent.code is not None
+        if subagent.agent is None:
+            plan = copy_of(parent, task, system=system)
+        else:
+            model = await self._model_id(subagent.agent, parent.code)
+            plan = plan_of(subagent.agent, LocalSpec(conversation=(User.of(task),)), code=parent.code, model=model)
+            plan = plan if system is None else replace(plan, system=system)
+        plan = child_of(parent, plan, name=subagent.name, limits=limits, inherit_policy=subagent.inherit_policy)
+        await self._check(plan, workspace=workspace)
+        return plan
+
+
+def subagents_of(agent: Definition[Any, Any]) -> dict[str, Definition[Any, Any]]:
+    """Returns the direct subagents of an agent, by the name of the tool that calls each."""
+    return {tool.name: tool.agent for tool in agent.tools if isinstance(tool, Subagent) and tool.agent is not None}

@@ -22,8 +22,8 @@ from weftline.agent.hooking.ancestors import Ancestors
 from weftline.agent.hooking.calling import Hook, HookFailed, Hooks
 from weftline.agent.hooks import Point
 from weftline.agent.options import check_deps
-from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.digests import AgentDigests, below, joined
+from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.prompting import Overrides, RunPrompts
 from weftline.agent.running.aliases import Aliases, check_names
 from weftline.agent.running.code import AgentCode

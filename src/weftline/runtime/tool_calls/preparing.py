@@ -31,7 +31,7 @@ from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.text.suggestions import did_you_mean
 from weftline.tools import coercion
-from weftline.tools.arguments import InvalidArguments
+from weftline.tools.arguments import InvalidArguments, NotInjected
 from weftline.tools.base import (
     Tool,
     ToolOutput,
@@ -44,7 +44,6 @@ from weftline.tools.base import (
 )
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
-from weftline.tools.injected import NotInjected
 from weftline.tools.results import reason_of
 from weftline.tools.shaping import refused_by, shaping_of
 from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES

@@ -8,9 +8,9 @@ from hashlib import blake2b
 from msgspec.json import encode
 
 from weftline import prompts
-from weftline.api.answering import answer_await
 from weftline.api.client_calls import TOO_LARGE, answer_call
-from weftline.api.host import Host
+from weftline.api.controlling import answer_await
+from weftline.api.creating import Host
 from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from weftline.api import following
 from weftline.api.cancelling import cancel_run
+from weftline.api.creating import Host
 from weftline.api.following import Event, EventKind
-from weftline.api.host import Host
 from weftline.api.parsing import parsed
 from weftline.api.views import is_unreadable
 from weftline.errors import Conflict, StoreError

@@ -23,7 +23,7 @@ from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
 from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.awaits import GrantList
-from weftline.wire.calls import CallPage
+from weftline.wire.run_responses import CallPage
 from weftline.wire.turns import Turn
 from weftline.work.heavy import in_turn
 

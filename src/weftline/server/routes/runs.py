@@ -19,9 +19,8 @@ from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.declared import Body
 from weftline.server.http import Request, Response, StreamedResponse, idempotency, idempotency_key
 from weftline.server.large import LARGE_BYTES
-from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, Route
-from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
+from weftline.server.sse import LAST_EVENT_ID, is_event_source, profile_view, resume_point, send_events
 from weftline.spec.fields import RunModel
 from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
