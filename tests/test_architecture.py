@@ -38,6 +38,7 @@ SMALL_FOR_A_REASON = {
     "api/thread_imports.py": "for the library and the operator alike",
     "api/unattended.py": "`server/hosted_mcp.py` is long enough",
     "api/schemas/*": "the bodies of one resource, loaded with pydantic",
+    "cases/base.py": "what every use case is given",
     "cli/*": "a command each, loaded when it is called, or what some of them share",
     "client/attachments.py|client/webhooks.py": "public names of the client, each loaded on first use",
     "events/profiles.py": "which events, for Python and HTTP alike, which frame and hand them out apart",
