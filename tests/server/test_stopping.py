@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from commands import weftline_beside
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -69,6 +70,22 @@ async def test_draining_server_refuses_new_work_and_finishes_the_rest(tmp_path: 
                 frames = types(await stream.rest())
             assert frames[-1] in ("assistant_message", "result")
             assert await server_stopped == 0
+
+
+async def test_command_cancels_the_run_that_a_stop_waits_for(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts={"endless": ENDLESS}, arguments=("--drain", "600")) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            run = await api.start("endless")
+            async with api.stream(run) as stream:
+                await stream.until("assistant_delta")
+                stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
+                await until_not_ready(api)
+                done = await weftline_beside("runs", "cancel", run, "--db", str(server.db))
+                assert done.code == 0, done.err
+                assert types(await stream.rest())[-1] == "cancelled"
+            assert await stopped == 0
 
 
 @pytest.mark.requirement("run.crash.graceful")

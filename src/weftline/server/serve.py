@@ -317,13 +317,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             task.cancel()
         ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
-        await own_socket.stop()
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
         drain.cancel()
         if not await engine.abort(hurry=stopping.hurry):
             stopping.code = LOST_ANSWERS
         await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
+        await own_socket.stop()  # until then a command may cancel what the stop waits for
         await server.close(listening, hurried)
         if agent_tools is not None:
             await finish_within(_STEP_S, agent_tools.notified(), what="the observers of runs")
