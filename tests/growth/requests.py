@@ -94,7 +94,7 @@ def _form(body: bytes) -> Work:
 
 
 CASES: dict[str, tuple[int, Maker]] = {
-    "messages": (2_000, lambda n: _run(messages=[{"role": "user", "content": "x"}] * n)),
+    "messages": (1_000, lambda n: _run(messages=[{"role": "user", "content": "x"}] * n)),
     "messages that are all wrong": (1_000, lambda n: _run(messages=[{}] * n)),
     "messages of nothing": (20_000, lambda n: _run(messages=[None] * n)),
     "tools": (60, lambda n: _run(tools=[_local(f"t{i}") for i in range(n)])),
