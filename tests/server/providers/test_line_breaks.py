@@ -135,6 +135,8 @@ async def test_a_run_survives_export_and_import(team: Team, server: ServerProces
         assert written.code == 0, written
         lines = file.read_bytes().split(b"\n")
         assert b"\r" not in file.read_bytes() and lines.pop() == b"" and all(map(json.loads, lines))
+        again = await weftline_beside("replay", str(file))
+        assert again.code == 0, again
         for db in (server.db, elsewhere):
             read = await weftline_beside("import", str(file), "--workspace", team.api.slug, "--db", str(db))
             assert read.code == 0 and run in read.out + read.err, read
