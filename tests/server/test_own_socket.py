@@ -32,10 +32,13 @@ async def main():
     async with Engine(sys.argv[1]):
         path = sys.argv[1] + "/server.sock"
         os.link(path, path + ".kept")
+        forked, says = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(says, b"here")
             time.sleep(240)
             os._exit(0)
+        os.read(forked, 4)
     with socket.socket(socket.AF_UNIX) as asking:
         try:
             asking.connect(path + ".kept")
