@@ -60,7 +60,7 @@ TABLE: dict[str, Row] = {
     "registration_closed": Row(409, False, "Register the agent with the engine before opening it."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "run_exists": Row(409, False, "Use another id, or none; the existing run is unchanged."),
-    "thread_ended": Row(409, False, "Create a new session."),
+    "thread_ended": Row(409, False, "Create a new one."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
     "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),

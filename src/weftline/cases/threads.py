@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode, encode
 from pydantic import Field
 
 from weftline.api.agent_specs import RunSpec, effective, require_named
-from weftline.api.cursors import cursor_of, key_of
 from weftline.api.parsing import parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
-from weftline.cases.base import Host, Repeatable, Sent, require_accepting
+from weftline.cases.base import Host, Page, Repeatable, Sent, require_accepting
 from weftline.errors import NotFound, invalid_field
 from weftline.runtime import ids
 from weftline.store.database import Query
 from weftline.store.records import thread_state
 from weftline.store.records import threads as rows
+from weftline.store.records.pages import RowPage
 from weftline.store.records.thread_state import WORKSPACE, EnvRow, EnvType, of_account, of_thread
 from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire.errors import error_code
@@ -158,31 +158,31 @@ async def create(on: Host, by: Principal, sent: Repeatable[ThreadModel]) -> Crea
 async def index(
     on: Host,
     by: Principal,
+    page: Page,
     *,
-    agent_id: str | None = None,
-    user_id: str | None = None,
-    tag: str | None = None,
-    status: Status | None = None,
-    cursor: str | None = None,
-    limit: int = 50,
+    agent_id: Annotated[str | None, "Created with this agent."] = None,
+    user_id: Annotated[str | None, "Of this user."] = None,
+    tag: Annotated[str | None, "With this tag."] = None,
+    status: Annotated[Status | None, "Only these."] = None,
 ) -> ThreadPage:
     """Newest first."""
     allowed = by.agents
     if agent_id is not None:
-        found = await agents.id_of(on.workspaces, by.workspace, agent_id)
-        allowed = (found,) if not allowed or found in allowed else ("",)
+        named = await agents.id_of(on.workspaces, by.workspace, agent_id)
+        allowed = (named,) if not allowed or named in allowed else ("",)
     wanted = ThreadFilter(
         workspace=by.workspace,
-        before=None if cursor is None else key_of(cursor),
-        limit=limit + 1,
+        before=page.after or None,
+        limit=page.limit + 1,
         agents=allowed,
         ended=None if status is None else status == "terminated",
         metadata=() if tag is None else ((_tag(tag), ""),),
         user=user_id,
     )
     found = await threads.page(on.workspaces, wanted)
-    page = found[:limit]
-    return ThreadPage([await _shown(on, row) for row in page], cursor_of(page[-1].key) if len(found) > limit else None)
+    listed = found[: page.limit]
+    following = page.next_cursor(RowPage(listed, listed[-1].key if len(found) > page.limit else None))
+    return ThreadPage([await _shown(on, row) for row in listed], following)
 
 
 async def read(on: Host, by: Principal, thread_id: str) -> ThreadView:
@@ -194,18 +194,20 @@ async def delete(on: Host, by: Principal, thread_id: str) -> None:
     await threads.end(on.workspaces, on.engine, thread, requested_by=by.who)
 
 
-async def find(on: Host, by: Caller, thread_id: str) -> ThreadRow:
+async def find(on: Host, by: Caller, thread_id: str, *, called: str = "thread") -> ThreadRow:
     """The thread with this UUID or session id.
 
     Raises `NotFound`, alike for an unknown one and for one of another workspace or agent.
     """
+    row = None
     if _UUID.fullmatch(thread_id):
         row = await on.workspaces.records.read(rows.by_uuid(thread_id, workspace=by.workspace))
-        if row is not None and owns(by, row.agent):
-            return row
     elif (known := ids.parse(thread_id, prefix="ses_")) is not None:
-        return await threads.find(on.workspaces, by, known[0], salt=known[1])
-    raise NotFound("There is no such thread.")
+        row = await on.workspaces.records.read(rows.by_key(known[0]))
+        row = row if row is not None and row.salt == known[1] else None
+    if row is None or row.workspace != by.workspace or not owns(by, row.agent):
+        raise NotFound(f"There is no such {called}.")
+    return row
 
 
 def _state(on: Host, workspace: int, fields: ThreadModel) -> threads.Also:
@@ -304,7 +306,8 @@ async def index_account_env(on: Host, by: Principal, user_id: str) -> EnvValues:
 
 
 async def change_account_env(on: Host, by: Principal, user_id: str, name: str, sent: Sent[EnvModel]) -> EnvValue:
-    return await _change(on, by, of_account(user_id), name, sent)
+    body = await sent.read()
+    return await _change(on, by, of_account(user_id), name, body.fields)
 
 
 async def delete_account_env(on: Host, by: Principal, user_id: str, name: str) -> None:
@@ -317,7 +320,8 @@ async def index_workspace_env(on: Host, by: Principal) -> EnvValues:
 
 
 async def change_workspace_env(on: Host, by: Principal, name: str, sent: Sent[EnvModel]) -> EnvValue:
-    return await _change(on, by, WORKSPACE, name, sent)
+    body = await sent.read()
+    return await _change(on, by, WORKSPACE, name, body.fields)
 
 
 async def delete_workspace_env(on: Host, by: Principal, name: str) -> None:
@@ -327,18 +331,17 @@ async def delete_workspace_env(on: Host, by: Principal, name: str) -> None:
 
 async def _listed(on: Host, workspace: int, owner: str) -> EnvValues:
     rows = await on.workspaces.records.read(thread_state.env_of(owner, workspace=workspace))
-    return EnvValues([_shown(on.workspaces, workspace, row) for row in rows])
+    return EnvValues([_env_shown(on.workspaces, workspace, row) for row in rows])
 
 
 async def _one(on: Host, workspace: int, owner: str, name: str) -> EnvValue:
     row = await on.workspaces.records.read(thread_state.env(owner, name, workspace=workspace))
     if row is None:
         raise NotFound(f"There is no environment value {name!r}.")
-    return _shown(on.workspaces, workspace, row)
+    return _env_shown(on.workspaces, workspace, row)
 
 
-async def _change(on: Host, by: Principal, owner: str, name: str, sent: Sent[EnvModel]) -> EnvValue:
-    fields = (await sent.read()).fields
+async def _change(on: Host, by: Principal, owner: str, name: str, fields: EnvModel) -> EnvValue:
     require_accepting(on, by)
     await on.workspaces.records.write(put_env(on.workspaces, by.workspace, owner, name, fields.value, type=fields.type))
     return await _one(on, by.workspace, owner, name)
@@ -354,6 +357,6 @@ async def _remove(on: Host, workspace: int, owner: str, name: str, *, thread: in
         raise NotFound(f"There is no environment value {name!r}.")
 
 
-def _shown(at: Workspaces, workspace: int, row: EnvRow) -> EnvValue:
+def _env_shown(at: Workspaces, workspace: int, row: EnvRow) -> EnvValue:
     value = opened(at, workspace, row) if row.type == "text" else UNSET
     return EnvValue(row.name, row.type, iso(row.updated_at), value)

@@ -5,14 +5,13 @@ docs/auth.md has the rule, which holds for every way in; `weftline.workspace.age
 
 from __future__ import annotations
 
+from weftline.cases import threads
 from weftline.errors import Conflict, InvalidRequest, NotFound, no_such_run
-from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import RunRow
-from weftline.workspace import threads
 from weftline.workspace.agents import owns
 
 
@@ -55,7 +54,4 @@ async def find_session(app: App, request: Request, principal: Principal) -> Thre
     asked = request.params["sessionId"]
     if not asked.strip():
         raise InvalidRequest("The id of the session is blank.", code="blank_thread")
-    parsed = ids.parse(asked, prefix="ses_")
-    if parsed is None:
-        raise NotFound("There is no such session.")
-    return await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])
+    return await threads.find(app, principal, asked, called="session")

@@ -64,7 +64,10 @@ def checked_key(key: str) -> str:
 
 
 def value_json(key: str, value: Any) -> bytes:
-    """Returns the JSON of a value. Raises `InvalidRequest` for what JSON does not have, `QuotaExceeded` for too much."""
+    """Returns the JSON of a value.
+
+    Raises `InvalidRequest` for what JSON does not have, `QuotaExceeded` for too much.
+    """
     try:
         data = canonical_value(value)
     except NotCanonical as error:

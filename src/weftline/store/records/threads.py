@@ -25,7 +25,7 @@ _NAMES = (
     "ended_at",
     "active_run",
     "uuid",
-    "user",
+    "user_id",
     "parent",
     "depth",
     "seat_agent",
@@ -125,7 +125,7 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
     crashpoints.hit(("thread.created",), "before")
     row = yield from one(
         "INSERT INTO threads (salt, workspace, name, agent, spec, metadata, created_at, last_used_at, next_place,"
-        " secrets, uuid, user, parent, depth, keeps)"
+        " secrets, uuid, user_id, parent, depth, keeps)"
         f" VALUES ($1, $2, $3, $4, $5, $6, $7, $7, 1, $8, $9, $10, $11, $12, $13) RETURNING {_COLUMNS}",
         new.salt,
         new.workspace,
@@ -284,7 +284,7 @@ def _matching(wanted: ThreadFilter) -> tuple[str, str, list[SqlValue]]:
     if wanted.agents:
         where.append(f"threads.agent IN ({', '.join(mark(agent) for agent in wanted.agents)})")
     if wanted.user is not None:
-        where.append(f"threads.user = {mark(wanted.user)}")
+        where.append(f"threads.user_id = {mark(wanted.user)}")
     if wanted.ended is not None:
         where.append(f"threads.ended_at IS {'NOT ' if wanted.ended else ''}NULL")
     return f"FROM {source}threads WHERE {' AND '.join(where)}", newest, values
@@ -305,8 +305,8 @@ def _to_row(row: Row) -> ThreadRow:
         created_at=read.time("created_at", thread.created_at),
         last_used_at=read.time("last_used_at", thread.last_used_at),
         ended_at=read.time_or_none("ended_at", thread.ended_at),
-        uuid=read.text("uuid", thread.uuid),
-        user=read.text_or_none("user", thread.user),
+        uuid=read.text_or_none("uuid", thread.uuid) or "",
+        user=read.text_or_none("user_id", thread.user),
         seat_agent=read.text_or_none("seat_agent", thread.seat_agent),
         keeps="all" if read.text("keeps", thread.keeps) == "all" else "exchange",
         damaged=read.damaged,

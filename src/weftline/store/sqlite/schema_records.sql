@@ -38,7 +38,7 @@ CREATE TABLE threads (
   secrets BLOB,                   -- sealed: header values of the tools that the server dials
   format INTEGER NOT NULL DEFAULT 0,  -- the number of the vocabulary of its messages
   uuid TEXT,                      -- its id; `ses_…`, made of key and salt, is another name of the same thread
-  user TEXT,                      -- whose account it has environment values from
+  user_id TEXT,                   -- whose account it has environment values from
   parent INTEGER,                 -- the thread that created it
   depth INTEGER NOT NULL DEFAULT 0,  -- how many threads there are above it
   seat_agent TEXT,                -- the agent that speaks since a hand-off, if not the one it was created with
@@ -47,7 +47,7 @@ CREATE TABLE threads (
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
 CREATE UNIQUE INDEX threads_by_uuid ON threads (uuid);
-CREATE INDEX threads_by_user ON threads (workspace, user, key) WHERE user IS NOT NULL;
+CREATE INDEX threads_by_user ON threads (workspace, user_id, key) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_by_parent ON threads (parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE thread_values (

@@ -1,7 +1,7 @@
 -- Threads have an id of their own, a user and a parent. They keep values, and environment values as accounts and
 -- workspaces do.
 ALTER TABLE threads ADD COLUMN uuid TEXT;
-ALTER TABLE threads ADD COLUMN user TEXT;
+ALTER TABLE threads ADD COLUMN user_id TEXT;
 ALTER TABLE threads ADD COLUMN parent INTEGER;
 ALTER TABLE threads ADD COLUMN depth INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN seat_agent TEXT;
@@ -11,7 +11,7 @@ UPDATE threads SET uuid = lower(
   || substr('89AB', 1 + abs(random() % 4), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))
 );
 CREATE UNIQUE INDEX threads_by_uuid ON threads (uuid);
-CREATE INDEX threads_by_user ON threads (workspace, user, key) WHERE user IS NOT NULL;
+CREATE INDEX threads_by_user ON threads (workspace, user_id, key) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_by_parent ON threads (parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE thread_values (
