@@ -29,7 +29,6 @@ async def test_thread_is_created_with_tags_values_and_env(api: Api, agent: str) 
     assert (env["name"], env["type"]) == ("KEY", "secret") and "value" not in env
 
 
-@pytest.mark.requirement("thread.life.one_concept")
 async def test_session_is_a_thread_under_either_id(api: Api, agent: str) -> None:
     session = (await api.post("agent-sessions", {"agentId": agent})).json["sessionId"]
     thread = (await api.get(f"threads/{session}")).json
@@ -42,7 +41,6 @@ async def test_session_is_a_thread_under_either_id(api: Api, agent: str) -> None
     assert [one["id"] for one in (await api.get("threads")).json["threads"]] == [thread["id"]]
 
 
-@pytest.mark.requirement("thread.life.once")
 async def test_repeated_create_gives_the_same_thread(api: Api, agent: str) -> None:
     given, once = {"agentId": agent, "values": {"a": 1}}, {"Idempotency-Key": "t-1"}
     first = await api.post("threads", given, headers=once)
@@ -74,7 +72,6 @@ async def test_threads_are_listed_by_agent_user_tag_and_status(api: Api, agent: 
     assert following["nextCursor"] is None
 
 
-@pytest.mark.requirement("thread.life.isolation")
 async def test_values_of_two_threads_are_apart(api: Api, agent: str) -> None:
     one, other = [(await api.post("threads", {"agentId": agent, "userId": "ann"})).json["id"] for _ in range(2)]
     await api.call("PUT", f"threads/{one}/values/a", {"value": {"deep": True}})
@@ -85,7 +82,6 @@ async def test_values_of_two_threads_are_apart(api: Api, agent: str) -> None:
     check_error(await api.get(f"threads/{other}/values/a"), 404, "not_found")
 
 
-@pytest.mark.requirement("thread.env.stores")
 async def test_account_and_workspace_env_are_set_listed_and_removed(api: Api, agent: str) -> None:
     for path in ("accounts/ann/env", "env"):
         put = await api.call("PUT", f"{path}/REGION", {"value": "eu", "type": "text"})
@@ -101,7 +97,6 @@ async def test_account_and_workspace_env_are_set_listed_and_removed(api: Api, ag
         check_error(await api.call("DELETE", f"{path}/TOKEN"), 404, "not_found")
 
 
-@pytest.mark.requirement("thread.life.access")
 async def test_thread_of_another_workspace_is_unknown(api: Api, other_api: Api, agent: str) -> None:
     thread = (await api.post("threads", {"agentId": agent})).json
     for id in (thread["id"], thread["sessionId"], "9f3c1f8e-0000-4000-8000-000000000000", "nonsense"):
@@ -110,7 +105,6 @@ async def test_thread_of_another_workspace_is_unknown(api: Api, other_api: Api, 
         check_error(await other_api.call("DELETE", f"threads/{id}"), 404, "not_found")
 
 
-@pytest.mark.requirement("thread.life.terminated_refuses")
 async def test_terminated_thread_takes_nothing_and_stays_readable(api: Api, agent: str) -> None:
     thread = (await api.post("threads", {"agentId": agent, "values": {"a": 1}, "env": {"A": "x"}})).json["id"]
     assert (await api.call("DELETE", f"threads/{thread}")).status == 200
@@ -128,7 +122,6 @@ async def test_terminated_thread_takes_nothing_and_stays_readable(api: Api, agen
         check_error(reply, 409, "thread_ended")
 
 
-@pytest.mark.requirement("thread.life.quota")
 async def test_too_much_is_refused_and_changes_nothing(api: Api, agent: str) -> None:
     thread = (await api.post("threads", {"agentId": agent})).json["id"]
     large = await api.call("PUT", f"threads/{thread}/values/a", {"value": "x" * (1024 * 1024)})

@@ -6,7 +6,6 @@ UUID, and the `ses_…` of the session.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from weftline.api.agent_specs import RunSpec, effective, require_named
 from weftline.api.parsing import parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
+from weftline.api.sessions import find_thread
 from weftline.cases.base import Host, Page, Repeatable, Sent, require_accepting
 from weftline.errors import NotFound, invalid_field
 from weftline.runtime import ids
@@ -31,8 +31,7 @@ from weftline.wire.errors import error_code
 from weftline.wire.models import Part
 from weftline.wire.responses import Time, Warnings, iso, iso_or_none
 from weftline.workspace import agents, threads
-from weftline.workspace.agents import owns
-from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_state import (
     MAX_ENV_BYTES,
     MAX_VALUES,
@@ -46,7 +45,6 @@ from weftline.workspace.thread_state import (
 )
 from weftline.workspace.threads import ThreadDraft
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TAG = "tag:"
 """Tags are metadata of the thread under this prefix, and found by its index."""
 MAX_TAGS = 16
@@ -186,28 +184,12 @@ async def index(
 
 
 async def read(on: Host, by: Principal, thread_id: str) -> ThreadView:
-    return await _shown(on, await find(on, by, thread_id))
+    return await _shown(on, await find_thread(on.workspaces, by, thread_id))
 
 
 async def delete(on: Host, by: Principal, thread_id: str) -> None:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     await threads.end(on.workspaces, on.engine, thread, requested_by=by.who)
-
-
-async def find(on: Host, by: Caller, thread_id: str, *, called: str = "thread") -> ThreadRow:
-    """The thread with this UUID or session id.
-
-    Raises `NotFound`, alike for an unknown one and for one of another workspace or agent.
-    """
-    row = None
-    if _UUID.fullmatch(thread_id):
-        row = await on.workspaces.records.read(rows.by_uuid(thread_id, workspace=by.workspace))
-    elif (known := ids.parse(thread_id, prefix="ses_")) is not None:
-        row = await on.workspaces.records.read(rows.by_key(known[0]))
-        row = row if row is not None and row.salt == known[1] else None
-    if row is None or row.workspace != by.workspace or not owns(by, row.agent):
-        raise NotFound(f"There is no such {called}.")
-    return row
 
 
 def _state(on: Host, workspace: int, fields: ThreadModel) -> threads.Also:
@@ -252,13 +234,13 @@ async def _shown(on: Host, row: ThreadRow) -> ThreadView:
 
 
 async def index_values(on: Host, by: Principal, thread_id: str) -> ThreadValues:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     rows = await on.workspaces.records.read(thread_state.values(thread.key, after="", limit=MAX_VALUES))
     return ThreadValues([ThreadValue(key, Raw(value)) for key, value in rows], None)
 
 
 async def read_value(on: Host, by: Principal, thread_id: str, key: str) -> ThreadValue:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     value = await on.workspaces.records.read(thread_state.value(thread.key, key))
     if value is None:
         raise NotFound(f"The thread has no value {key!r}.")
@@ -266,7 +248,7 @@ async def read_value(on: Host, by: Principal, thread_id: str, key: str) -> Threa
 
 
 async def change_value(on: Host, by: Principal, thread_id: str, key: str, sent: Sent[ValueModel]) -> ThreadValue:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     body = await sent.read()
     require_accepting(on, by)
     stored = await set_value(on.workspaces, thread.key, key, body.fields.value)
@@ -274,7 +256,7 @@ async def change_value(on: Host, by: Principal, thread_id: str, key: str, sent: 
 
 
 async def delete_value(on: Host, by: Principal, thread_id: str, key: str) -> None:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     on.engine.require_writable()
     await set_value(on.workspaces, thread.key, key, None)
 
@@ -283,12 +265,12 @@ async def delete_value(on: Host, by: Principal, thread_id: str, key: str) -> Non
 
 
 async def index_env(on: Host, by: Principal, thread_id: str) -> EnvValues:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     return await _listed(on, thread.workspace, of_thread(thread.key))
 
 
 async def change_env(on: Host, by: Principal, thread_id: str, name: str, sent: Sent[EnvModel]) -> EnvValue:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     fields = (await sent.read()).fields
     require_accepting(on, by)
     await set_thread_env(on.workspaces, thread, name, fields.value, type=fields.type)
@@ -296,7 +278,7 @@ async def change_env(on: Host, by: Principal, thread_id: str, name: str, sent: S
 
 
 async def delete_env(on: Host, by: Principal, thread_id: str, name: str) -> None:
-    thread = await find(on, by, thread_id)
+    thread = await find_thread(on.workspaces, by, thread_id)
     on.engine.require_writable()
     await _remove(on, thread.workspace, of_thread(thread.key), name, thread=thread.key)
 

@@ -5,7 +5,7 @@ docs/auth.md has the rule, which holds for every way in; `weftline.workspace.age
 
 from __future__ import annotations
 
-from weftline.cases import threads
+from weftline.api.sessions import find_thread
 from weftline.errors import Conflict, InvalidRequest, NotFound, no_such_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -54,4 +54,4 @@ async def find_session(app: App, request: Request, principal: Principal) -> Thre
     asked = request.params["sessionId"]
     if not asked.strip():
         raise InvalidRequest("The id of the session is blank.", code="blank_thread")
-    return await threads.find(app, principal, asked, called="session")
+    return await find_thread(app.workspaces, principal, asked, called="session")

@@ -182,6 +182,15 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
     return row
 
 
+async def by_uuid(at: Workspaces, uuid: str) -> ThreadRow | None:
+    return await at.records.read(threads.by_uuid(uuid))
+
+
+async def by_key_and_salt(at: Workspaces, key: int, salt: str) -> ThreadRow | None:
+    row = await at.records.read(threads.by_key(key))
+    return row if row is not None and row.salt == salt else None
+
+
 def open_row(thread: int) -> Query[ThreadRow]:
     """A thread that may change. Raises `Conflict` (`thread_ended`) for one that has ended."""
     row = yield from threads.by_key(thread)

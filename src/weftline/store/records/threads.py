@@ -104,8 +104,8 @@ def by_key(key: int) -> Query[ThreadRow | None]:
     return _thread(row)
 
 
-def by_uuid(uuid: str, *, workspace: int) -> Query[ThreadRow | None]:
-    row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE uuid = $1 AND workspace = $2", uuid, workspace)
+def by_uuid(uuid: str) -> Query[ThreadRow | None]:
+    row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE uuid = $1", uuid)
     return _thread(row)
 
 
