@@ -12,17 +12,10 @@ from weftline import prompts
 from weftline.failure import Bounds, Failure
 from weftline.messages import Text, joined_text
 from weftline.text.canonical import canonical_value
-from weftline.tools.base import Tool, ToolOutput
+from weftline.tools.base import Paging, Tool, ToolOutput
 
 _OWN = ("returned", "total", "truncated", "refinement_hint")
 """The fields that the runtime writes into the JSON of a bounded result, overriding the tool's."""
-
-
-class Paging(Struct, frozen=True):
-    """Continuation of a tool after a partial result: the argument for the cursor, and the field that returns it."""
-
-    cursor: str
-    next_cursor: str = "next_cursor"
 
 
 class Bounded(Struct, frozen=True, kw_only=True):
@@ -40,14 +33,9 @@ class Bounded(Struct, frozen=True, kw_only=True):
         return Bounds(self.returned, self.total, self.truncated, self.next_cursor, self.refinement_hint)
 
 
-def bounded_of(tool: Tool) -> Paging | bool:
-    """Returns a tool's declaration that its results are partial, if any."""
-    return getattr(tool, "bounded", False)
-
-
 def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     """Returns the output as the model reads it, with its bounds; an error if these are not as declared."""
-    declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
+    declared, bounds, name = tool.traits.bounded, output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
     problem = bounds_problem(tool, output)
@@ -71,7 +59,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
 
 def bounds_problem(tool: Tool, output: ToolOutput) -> str:
     """Returns what is wrong with the bounds of an output that has or needs some; empty if nothing is."""
-    declared, bounds = bounded_of(tool), output.bounds
+    declared, bounds = tool.traits.bounded, output.bounds
     if bounds is None:
         return "it says nothing about how much it returned"
     if output.is_error:

@@ -14,8 +14,8 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.text.characters import storable
-from weftline.tools.base import ToolOutput
-from weftline.tools.shaping import Shaping, ToolsetCall, shaping_of
+from weftline.tools.base import Shaping, ToolOutput, ToolsetCall
+from weftline.tools.shaping import materialized, measured
 
 T = TypeVar("T")
 
@@ -93,13 +93,13 @@ def shaped_result(
 ) -> ToolOutput:
     """The result of a call as it is stored. The result of a tool without a toolset is unchanged."""
     tool = (work.toolbox or EMPTY).get(name)
-    shaping = shaping_of(tool)
+    shaping = None if tool is None else tool.traits.shaping
     if tool is None or shaping is None:
         return output
     latest = work.conversation.turn
     args, parent = latest.args[index].decode(), latest.parent_of(index)
     call = shaped_call(shaping, work, turn=turn, id=id, tool=name, args=args, parent=parent)
-    shaped = shaping.measured(call, shaping.materialized(tool, call, output), duration_ms=active_us // 1000)
+    shaped = measured(shaping, call, materialized(shaping, tool, call, output), duration_ms=active_us // 1000)
     about = {"run_id": work.run_id, "tool": name}
     return replace(
         shaped,
