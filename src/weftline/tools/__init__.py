@@ -42,15 +42,15 @@ if TYPE_CHECKING:
         Unknown,
         WillNotHappen,
     )
-    from weftline.tools.bounding import Bounded
     from weftline.tools.builtin.people import present_plan
     from weftline.tools.builtin.todo import todo
+    from weftline.tools.results import Bounded
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
     from weftline.text.public_pages import lazy_names
 
     _HOMES = {
-        "Bounded": "weftline.tools.bounding",
+        "Bounded": "weftline.tools.results",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
         "Injected": "weftline.tools.arguments",

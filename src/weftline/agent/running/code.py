@@ -49,8 +49,7 @@ from weftline.runtime.tool_calls.children import as_result
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.bounding import with_bounds
-from weftline.tools.results import output_of, raised_by
+from weftline.tools.results import output_of, raised_by, with_bounds
 from weftline.tools.titles import one_line
 from weftline.trace_context import below
 from weftline.work.outcomes import attempt

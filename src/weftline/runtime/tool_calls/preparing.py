@@ -26,7 +26,7 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
 from weftline.runtime.tasks import LARGE_CHARS
-from weftline.runtime.tool_calls.shaping import shaped_call
+from weftline.runtime.tool_calls.shaping import adapted, refused_by, shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.text.suggestions import did_you_mean
@@ -39,7 +39,6 @@ from weftline.tools.base import (
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import reason_of
-from weftline.tools.shaping import adapted, refused_by
 from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
 from weftline.work.threads import not_started

@@ -27,9 +27,8 @@ from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import Tool, ToolOutput
-from weftline.tools.bounding import Bounded, bounds_problem, with_bounds
 from weftline.tools.checking import result_problem
-from weftline.tools.results import output_of
+from weftline.tools.results import Bounded, bounds_problem, output_of, with_bounds
 
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024

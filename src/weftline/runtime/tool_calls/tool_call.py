@@ -32,8 +32,7 @@ from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
-from weftline.tools.bounding import with_bounds
-from weftline.tools.results import output_of, raised_by
+from weftline.tools.results import output_of, raised_by, with_bounds
 from weftline.tools.workers import NoThread
 from weftline.trace_context import fields, inside_span
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption, raise_if_cancelled
