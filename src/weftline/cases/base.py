@@ -6,12 +6,13 @@ The signature of a case declares its route; `weftline.server.case` reads it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from weftline.api.principal import Principal
 from weftline.runtime.engine import Engine
+from weftline.store.records.pages import RowPage
 from weftline.store.rows import IdempotencyKey
 from weftline.wire.responses import Warnings
 from weftline.wire.unknown_fields import UnknownField
@@ -35,12 +36,24 @@ def require_accepting(on: Host, by: Principal) -> None:
         on.engine.require_accepting()
 
 
+class Page(Struct, frozen=True):
+    """The part of a list that is asked for: up to `limit` items, after the one with the key `after`."""
+
+    after: int
+    limit: int
+    seal: Callable[[int], str]
+
+    def next_cursor(self, page: RowPage[Any]) -> str | None:
+        """Returns the cursor of the next page; None if this is the last."""
+        return None if page.more_after is None else self.seal(page.more_after)
+
+
 class Body(Struct, Generic[Fields], frozen=True):
-    """A body that was sent: its valid fields, its bytes, and the fields that nobody knows."""
+    """A body that was sent: its valid fields, the fields that nobody knows, and its bytes."""
 
     fields: Fields
-    raw: bytes
     unknown: Sequence[UnknownField]
+    raw: bytes
 
 
 class Sent(Struct, Generic[Fields], frozen=True):
