@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -124,7 +124,7 @@ async def result_problem(tool: Tool, value: object) -> str:
     Null is valid only for a tool that declares a result type or schema which allows it. A text may be the JSON of a
     result.
     """
-    function: FunctionTool[..., Any, Any] | None = tool if isinstance(tool, FunctionTool) else None
+    function = cast("FunctionTool[..., Any, Any]", tool) if isinstance(tool, FunctionTool) else None
     schema = tool.spec.output_schema
     if value is None and (function is None or not function.has_result_type) and schema is UNSET:
         return "the tool does not return null"

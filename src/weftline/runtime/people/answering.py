@@ -5,7 +5,7 @@ A rejected answer changes nothing: the run keeps waiting for a valid one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct
@@ -175,9 +175,10 @@ def _problem(run: LiveRun, question: Question, value: object) -> str:
     tool = (run.work.toolbox or EMPTY).get(run.state.batch.calls[question.index].name)
     if not isinstance(tool, FunctionTool):
         return ""
-    check: Callable[[object], str] = tool.result_problem
-    several = asked is not None and asked.multiple and not isinstance(value, list)
-    return check([value]) and check(value) if several else check(value)
+    problem = tool.result_problem(value)
+    if problem and asked is not None and asked.multiple and not isinstance(value, list):
+        return problem if tool.result_problem([value]) else ""
+    return problem
 
 
 def needs_tools(run: LiveRun, question: Question) -> bool:
