@@ -3,7 +3,10 @@
     async def change(on: Host, by: Principal, schedule_id: str, sent: Sent[ScheduleChangesModel]) -> Schedule
 
 has the path's `{scheduleId}`, a body of this model, and a `Schedule` as its response. With `warnings` in the response,
-it names unknown fields; with `Repeatable` instead of `Sent`, it takes an `Idempotency-Key`.
+it names unknown fields; with `Repeatable` instead of `Sent`, it takes an `Idempotency-Key`. A body is a pydantic model
+or a struct. A `Page` is one of a list, with a cursor and a limit, and keyword arguments are parameters of the query:
+
+    async def index(on: Host, by: Principal, page: Page, *, revoked: Annotated[bool, "Revoked keys too."] = False)
 """
 
 from __future__ import annotations
@@ -11,19 +14,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from msgspec.json import encode
 
 from weftline.api.principal import Principal
 from weftline.cases.base import Body as SentBody
-from weftline.cases.base import Repeatable
+from weftline.cases.base import Page, Repeatable
 from weftline.server.app import App
-from weftline.server.bodies import model_body
-from weftline.server.declared import AnyBody, Body, Undeclared
+from weftline.server.bodies import model_body, struct_body
+from weftline.server.declared import AnyBody, Body, QueryParameter, Undeclared
 from weftline.server.http import Headers, Request, Response, idempotency
 from weftline.server.router import Handler
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, one_of, stored_page
 from weftline.wire.limits import MAX_BODY_BYTES
+from weftline.wire.models import Part
 from weftline.wire.responses import Ok
 
 
@@ -32,6 +37,7 @@ class OfCase(TypedDict):
 
     handler: Handler
     body: AnyBody | None
+    query: tuple[QueryParameter, ...]
     warns: bool
     idempotent: bool
     returns: Any
@@ -46,27 +52,36 @@ def case(
     headers: Headers = (),
 ) -> OfCase:
     """Returns the fields of the route of a use case."""
-    types = get_type_hints(use)
+    types = get_type_hints(use, include_extras=True)
     sent, returned = types.get("sent"), types["return"]
     returns = Ok if returned is type(None) else returned
     model = None if sent is None or get_args(sent) == (type(None),) else get_args(sent)[0]
-    body = None if model is None else model_body(model, limit_bytes=limit_bytes)
+    body = None if model is None else _body(model, limit_bytes=limit_bytes)
     kind = None if sent is None else get_origin(sent)
-    ids = [_camel(name) for name in list(signature(use).parameters)[2:] if name != "sent"]
+    arguments = list(signature(use).parameters.values())[2:]
+    ids = [
+        _camel(one.name) for one in arguments if one.name not in ("page", "sent") and one.kind is not one.KEYWORD_ONLY
+    ]
+    asked = {one.name: _parameter(one.name, types[one.name]) for one in arguments if one.kind is one.KEYWORD_ONLY}
 
     @wraps(use)
     async def handler(app: App, request: Request, principal: Principal) -> Response:
         given: list[Any] = [request.params[id] for id in ids]
+        if "page" in types:
+            after, limit = stored_page(app, request, principal)
+            given.append(Page(after, limit, partial(app.cursors.seal, workspace=principal.workspace)))
         if kind is not None:
             warn = partial(app.unknown_fields.warnings, request)
             own = {"once": partial(idempotency, request)} if kind is Repeatable else {}
             given.append(kind(partial(_read, request, body), warn, request.root, **own))
-        made = await use(app, principal, *given)
+        query = {name: _value(request, parameter) for name, parameter in asked.items()}
+        made = await use(app, principal, *given, **query)
         return Response(encode(Ok() if made is None else made), status=status, headers=headers)
 
     return OfCase(
         handler=handler,
         body=body,
+        query=(*((STORED_LIMIT, CURSOR) if "page" in types else ()), *asked.values()),
         warns=model is not None and "warnings" in returns.__struct_fields__,
         idempotent=kind is Repeatable,
         returns=returns,
@@ -74,12 +89,30 @@ def case(
     )
 
 
+def _body(model: type[Any], *, limit_bytes: int) -> Body[Any]:
+    return (model_body if issubclass(model, Part) else struct_body)(model, limit_bytes=limit_bytes)
+
+
+def _parameter(name: str, type: Any) -> QueryParameter:
+    """Returns the parameter of the query that an argument stands for; its annotation describes it."""
+    plain, about = get_args(type)[:2]
+    return QueryParameter(_camel(name), Literal["true", "false"] if plain is bool else plain, about)
+
+
+def _value(request: Request, parameter: QueryParameter) -> str | bool | None:
+    if get_origin(parameter.type) is not Literal:
+        return request.query_value(parameter.name)
+    value = one_of(request, parameter)
+    return value == "true" if parameter.type == Literal["true", "false"] else value
+
+
 async def _read(request: Request, body: Body[Any] | None) -> SentBody[Any]:
     if body is None:
         raise Undeclared("a body")
     raw = await request.body()
-    fields, unknown = await request.parse(raw, body)
-    return SentBody(fields, raw, unknown)
+    parsed = await request.parse(raw, body)
+    # A struct has no unknown fields.
+    return SentBody(*cast("tuple[Any, Any]", parsed), raw) if isinstance(parsed, tuple) else SentBody(parsed, (), raw)
 
 
 def _camel(name: str) -> str:
