@@ -120,7 +120,7 @@ class SubagentToolConfig(_Named, frozen=True, kw_only=True):
 
 
 ToolEntry: TypeAlias = str | PromptToolConfig | SubpromptConfig | SubagentToolConfig
-"""An entry of a prompt's `tools`. A name alone is a tool, an agent or a prompt; `provider:x` and `mcp:x` are elsewhere."""
+"""An entry of a prompt's `tools`. A name alone is a tool, an agent or a prompt; `provider:x`, `mcp:x` are external."""
 CONFIGS: tuple[type[PromptToolConfig], type[SubpromptConfig], type[SubagentToolConfig]] = (
     PromptToolConfig,
     SubpromptConfig,
