@@ -24,7 +24,7 @@ from weftline.providers.base import CallStart, Chunk, Finish, ModelRequest, Prov
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import calls
 from weftline.tools import Bounded, ServerData, ToolQuestion, toolset
-from weftline.tools.bounding import Paging
+from weftline.tools.base import Paging
 
 PAGE = "It was a dark and stormy night. " * 8
 

@@ -26,6 +26,7 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
+from weftline.server.large import LargeResponses
 from weftline.store import open_store
 from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -73,6 +74,7 @@ class Host:
     def __init__(self, engine: OwnedEngine, at: Workspaces) -> None:
         self.engine = engine
         self.workspaces = at
+        self.large = LargeResponses()
         self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
         self.space = 0
 

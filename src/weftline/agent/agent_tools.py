@@ -8,8 +8,9 @@ from inspect import isroutine
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from weftline.tools.base import Tool, Toolset
-from weftline.tools.shaping import Adapter, Materializer, Measure, Shaping
+from msgspec.structs import replace
+
+from weftline.tools.base import Adapter, Materializer, Measure, Shaping, Tool, Toolset
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -98,6 +99,6 @@ def toolset(
         if is_toolset(one):
             raise TypeError(f"toolset {name!r}: {type(one).__name__} is a set of tools itself")
         shaped: Any = copy.copy(to_tool(one))  # a copy, since it may be in other toolsets or in none
-        shaped.shaping = shaping
+        shaped.traits = replace(shaped.traits, shaping=shaping)
         found.append(shaped)
     return tuple(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -15,7 +14,7 @@ from weftline.api.parsing import off_loop, parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
 from weftline.api.views import call_views, session_unreadable
-from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
@@ -31,11 +30,9 @@ from weftline.wire.responses import Warnings, iso, request_warnings
 from weftline.wire.run_responses import Call
 from weftline.wire.session_responses import ListedSession, Origin
 from weftline.workspace import agents, threads
-from weftline.workspace.agents import owns
-from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_REMEMBERED = 10_000
 _PAGE = 200
 
@@ -161,21 +158,6 @@ async def _send(
         )
     except InvalidRequest as error:
         raise as_sent(error, body.unknown) from None
-
-
-async def find_thread(at: Workspaces, caller: Caller, thread_id: str, *, called: str = "thread") -> ThreadRow:
-    """The thread with this UUID or session id.
-
-    Raises `NotFound`, alike for an unknown one and for one of another workspace or agent.
-    """
-    row = None
-    if _UUID.fullmatch(thread_id):
-        row = await threads.by_uuid(at, thread_id)
-    elif (known := ids.parse(thread_id, prefix="ses_")) is not None:
-        row = await threads.by_key_and_salt(at, *known)
-    if row is None or row.workspace != caller.workspace or not owns(caller, row.agent):
-        raise NotFound(f"There is no such {called}.")
-    return row
 
 
 def listed_session(row: ThreadRow) -> ListedSession:

@@ -1,24 +1,42 @@
-"""What a use case is given: the host that it works on, its caller, and what was sent.
+"""What a use case is given: the host that it works on, its caller, and what was sent; and what the caller may access.
 
-The signature of a case declares its route; `weftline.server.case` reads it.
+The signature of a case declares its route; `weftline.server.case` reads it. Runs and sessions of another workspace or
+agent do not exist for a caller. docs/auth.md has the rule, which holds for every way in; `weftline.workspace.agents`
+has its part for agents.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from weftline.api.principal import Principal
+from weftline.errors import Conflict, InvalidRequest, NotFound, no_such_run
+from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.records.pages import RowPage
-from weftline.store.rows import IdempotencyKey
+from weftline.store.records.threads import ThreadRow
+from weftline.store.rows import IdempotencyKey, RunRow
 from weftline.wire.responses import Warnings
 from weftline.wire.unknown_fields import UnknownField
+from weftline.workspace import threads
+from weftline.workspace.agents import owns
 from weftline.workspace.context import Workspaces
 
 Fields = TypeVar("Fields")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Rooms(Protocol):
+    """Limits how much is read for responses at the same time."""
+
+    def room_to_work(self, workspace: str, size: int) -> AbstractAsyncContextManager[None]:
+        """Reserves room for a request that reads this many bytes and sends few."""
+        ...
 
 
 class Host(Protocol):
@@ -28,6 +46,8 @@ class Host(Protocol):
     def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
+    @property
+    def large(self) -> Rooms: ...
 
 
 def require_accepting(on: Host, by: Principal) -> None:
@@ -72,3 +92,56 @@ class Repeatable(Sent[Fields], Generic[Fields], frozen=True, kw_only=True):
 
     once: Callable[[str, bytes], Awaitable[IdempotencyKey | None]]
     """Returns the key, for requests of this kind with this body; None if it has none."""
+
+
+async def find_run(on: Host, by: Principal, run_id: str) -> RunRow:
+    """Returns the run. Raises `NotFound` if it does not exist or belongs to somebody else."""
+    row = await on.engine.stored.find(run_id, workspace=by.workspace)
+    if not owns(by, row.agent):
+        raise no_such_run()
+    return row
+
+
+async def locate_run(on: Host, by: Principal, run_id: str) -> int:
+    """Returns the key of the run, without reading its row unless necessary."""
+    if by.agents:
+        return (await find_run(on, by, run_id)).key
+    return await on.engine.locate(run_id, workspace=by.workspace)
+
+
+async def hide_run(on: Host, by: Principal, error: Conflict) -> None:
+    """Hides the run with which a new one collides, if the caller may not see it.
+
+    Raises `NotFound` for an id that the caller chose, as at any other route; otherwise the error loses the run's id.
+    """
+    run_id = error.details.get("run_id")
+    if run_id is None:
+        return
+    try:
+        row = await on.engine.stored.find(run_id, workspace=by.workspace)
+        if owns(by, row.agent):
+            return
+    except NotFound:
+        pass
+    if error.code == "run_exists":
+        raise no_such_run() from None
+    del error.details["run_id"]
+
+
+async def find_session(on: Host, by: Principal, session_id: str) -> ThreadRow:
+    """Returns the session. Raises `NotFound` as `find_run` does."""
+    if not session_id.strip():
+        raise InvalidRequest("The id of the session is blank.", code="blank_thread")
+    return await find_thread(on, by, session_id, called="session")
+
+
+async def find_thread(on: Host, by: Principal, thread_id: str, *, called: str = "thread") -> ThreadRow:
+    """Returns the thread with this UUID or session id. Raises `NotFound` as `find_run` does."""
+    row = None
+    if _UUID.fullmatch(thread_id):
+        row = await threads.by_uuid(on.workspaces, thread_id)
+    elif (known := ids.parse(thread_id, prefix="ses_")) is not None:
+        row = await threads.by_key_and_salt(on.workspaces, *known)
+    if row is None or row.workspace != by.workspace or not owns(by, row.agent):
+        raise NotFound(f"There is no such {called}.")
+    return row

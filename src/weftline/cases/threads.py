@@ -17,8 +17,7 @@ from weftline.api.agent_specs import RunSpec, effective, require_named
 from weftline.api.parsing import parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
-from weftline.api.sessions import find_thread
-from weftline.cases.base import Host, Page, Repeatable, Sent, require_accepting
+from weftline.cases.base import Host, Page, Repeatable, Sent, find_thread, require_accepting
 from weftline.errors import NotFound, invalid_field
 from weftline.runtime import ids
 from weftline.store.database import Query
@@ -184,11 +183,11 @@ async def index(
 
 
 async def read(on: Host, by: Principal, thread_id: str) -> ThreadView:
-    return await _shown(on, await find_thread(on.workspaces, by, thread_id))
+    return await _shown(on, await find_thread(on, by, thread_id))
 
 
 async def delete(on: Host, by: Principal, thread_id: str) -> None:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     await threads.end(on.workspaces, on.engine, thread, requested_by=by.who)
 
 
@@ -234,13 +233,13 @@ async def _shown(on: Host, row: ThreadRow) -> ThreadView:
 
 
 async def index_values(on: Host, by: Principal, thread_id: str) -> ThreadValues:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     rows = await on.workspaces.records.read(thread_state.values(thread.key, after="", limit=MAX_VALUES))
     return ThreadValues([ThreadValue(key, Raw(value)) for key, value in rows], None)
 
 
 async def read_value(on: Host, by: Principal, thread_id: str, key: str) -> ThreadValue:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     value = await on.workspaces.records.read(thread_state.value(thread.key, key))
     if value is None:
         raise NotFound(f"The thread has no value {key!r}.")
@@ -248,7 +247,7 @@ async def read_value(on: Host, by: Principal, thread_id: str, key: str) -> Threa
 
 
 async def change_value(on: Host, by: Principal, thread_id: str, key: str, sent: Sent[ValueModel]) -> ThreadValue:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     body = await sent.read()
     require_accepting(on, by)
     stored = await set_value(on.workspaces, thread.key, key, body.fields.value)
@@ -256,7 +255,7 @@ async def change_value(on: Host, by: Principal, thread_id: str, key: str, sent: 
 
 
 async def delete_value(on: Host, by: Principal, thread_id: str, key: str) -> None:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     on.engine.require_writable()
     await set_value(on.workspaces, thread.key, key, None)
 
@@ -265,12 +264,12 @@ async def delete_value(on: Host, by: Principal, thread_id: str, key: str) -> Non
 
 
 async def index_env(on: Host, by: Principal, thread_id: str) -> EnvValues:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     return await _listed(on, thread.workspace, of_thread(thread.key))
 
 
 async def change_env(on: Host, by: Principal, thread_id: str, name: str, sent: Sent[EnvModel]) -> EnvValue:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     fields = (await sent.read()).fields
     require_accepting(on, by)
     await set_thread_env(on.workspaces, thread, name, fields.value, type=fields.type)
@@ -278,7 +277,7 @@ async def change_env(on: Host, by: Principal, thread_id: str, name: str, sent: S
 
 
 async def delete_env(on: Host, by: Principal, thread_id: str, name: str) -> None:
-    thread = await find_thread(on.workspaces, by, thread_id)
+    thread = await find_thread(on, by, thread_id)
     on.engine.require_writable()
     await _remove(on, thread.workspace, of_thread(thread.key), name, thread=thread.key)
 

@@ -33,10 +33,12 @@ def display_hint(tool: Tool | None, name: str, args: bytes) -> str:
 
     Empty if that would only be the tool's name in words.
     """
-    template = getattr(tool, "display_hint", "")
-    if isinstance(template, str) and template and (hint := hint_from(template, args, tool=name)):
+    if tool is None:
+        return ""
+    traits = tool.traits
+    if traits.display_hint and (hint := hint_from(traits.display_hint, args, tool=name)):
         return hint
-    if tool is None or (not getattr(tool, "title", "") and tool.spec.name == name):
+    if not traits.title and tool.spec.name == name:
         return ""
     title = one_line(title_of(tool))
     return "" if title == titled(name) else title

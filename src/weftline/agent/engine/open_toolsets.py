@@ -8,21 +8,20 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from time import monotonic
 from typing import TypeAlias, TypeGuard
 
+from msgspec.structs import replace
+
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
 from weftline.agent.subagents import Subagent
 from weftline.runtime.agent_code.code import ChildEnd
 from weftline.runtime.tool_calls.children import as_result
-from weftline.tools.base import ServerToolset, Tool, ToolOutput, Toolset, is_hidden
+from weftline.tools.base import ServerToolset, Tool, ToolOutput, Toolset
 from weftline.tools.function import FunctionTool
 from weftline.work.outcomes import as_errors, attempt
 
 
 class Sampler(Subagent):
     """Answers one request of a server, without tools and without the agent's instructions."""
-
-    hidden = True
-    bookkeeping = True
 
     def __init__(self, server: str, *, taken: Collection[str] = ()) -> None:
         name = f"{server}__model"
@@ -34,6 +33,7 @@ class Sampler(Subagent):
 
         form = FunctionTool(sample, name=name, description=f"What {server} asks a model.", effect="idempotent")
         super().__init__(form, agent=None, only=frozenset())
+        self.traits = replace(self.traits, hidden=True, bookkeeping=True)
 
     def result(self, end: ChildEnd) -> ToolOutput:
         return ToolOutput.of(end.text) if end.status == "succeeded" else as_result(self.name, end)
@@ -96,7 +96,7 @@ class _Opening:
             await notify(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
             return server.stand_in(error)
         await notify(McpConnect(server.name))
-        await notify(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not is_hidden(one)])))
+        await notify(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not one.traits.hidden])))
         return with_model(server, tools)
 
 

@@ -38,7 +38,8 @@ from weftline.errors import Conflict, InvalidRequest, invalid_field
 from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
+from weftline.tools.base import Tool, Toolset
+from weftline.tools.function import labels_needed
 from weftline.work.outcomes import attempt
 from weftline.workspace.context import Workspaces
 
@@ -376,18 +377,18 @@ class AgentTools:
             for found in await self._tools_of(one):
                 name = found.spec.name
                 chosen = (only is None or name in only) and is_among(plan.only, name)
-                if not chosen and not is_hidden(found):
+                if not chosen and not found.traits.hidden:
                     continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
                 if one is not found and (named := name_of(one)):
                     toolsets[name] = named
-                if lazy and not is_hidden(found):
+                if lazy and not found.traits.hidden:
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
-            if (bind := getattr(one, "of", None)) is not None and is_host(one):
+            if (bind := getattr(one, "of", None)) is not None and one.traits.host:
                 tools[name] = bind(tools, display_names=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
@@ -401,7 +402,7 @@ class AgentTools:
             aliases=aliases,
             disclosure=Disclosure(withheld, search=search),
             skills=skills,
-            tools=[name for name, one in tools.items() if not is_hidden(one)],
+            tools=[name for name, one in tools.items() if not one.traits.hidden],
         )
 
     async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:

@@ -49,8 +49,7 @@ from weftline.runtime.tool_calls.children import as_result
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.bounding import bounded_of, with_bounds
-from weftline.tools.results import output_of, raised_by
+from weftline.tools.results import output_of, raised_by, with_bounds
 from weftline.tools.titles import one_line
 from weftline.trace_context import below
 from weftline.work.outcomes import attempt
@@ -334,7 +333,7 @@ class AgentCode:
         return Verdict(over=over, steer=steer)
 
     async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
-        if call.tool is not None and not stored and (output.bounds is not None or bounded_of(call.tool)):
+        if call.tool is not None and not stored and (output.bounds is not None or call.tool.traits.bounded):
             output = with_bounds(call.tool, output)
         output = await self._around.finished(call, output, stored=stored)
         return Gated("answered", call.args, output.parts, output.is_error, bounds=output.bounds)

@@ -18,8 +18,7 @@ from weftline.reminders import Reminder, due
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
-from weftline.tools.base import reminder_of
-from weftline.tools.bounding import Paging, bounded_of
+from weftline.tools.base import Paging
 
 
 def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> ModelRequest:
@@ -71,12 +70,12 @@ def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
     texts: list[str] = []
     for index, result in sorted(conversation.turn.results.items()):
         tool = toolbox.get(result.name)
-        if tool is not None and not result.is_error and (text := reminder_of(tool)):
+        if tool is not None and not result.is_error and (text := tool.traits.reminder):
             texts.append(prompts.failure.after_result(result.name, text))
         if (hint := conversation.turn.hints.get(index)) is not None:
             texts.append(prompts.failure.after_failure(hint))
         if (bounds := conversation.turn.bounds.get(index)) is not None:
-            paging = None if tool is None else bounded_of(tool)
+            paging = None if tool is None else tool.traits.bounded
             cursor = paging.cursor if isinstance(paging, Paging) else ""
             texts.append(prompts.failure.after_truncated(result.name, bounds, cursor=cursor))
     return texts

@@ -20,9 +20,9 @@ from weftline.api.schemas.awaits import (
     ResumeModel,
 )
 from weftline.api.views import await_views
+from weftline.cases.base import locate_run
 from weftline.errors import NotFound
 from weftline.kernel.entries import AwaitKind
-from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
@@ -86,7 +86,7 @@ async def _run_of(app: App, request: Request, principal: Principal) -> int | Non
 
 
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     return await _page(app, request, AwaitFilter(workspace=principal.workspace, root=key))
 
 
@@ -136,25 +136,25 @@ async def _waiting(app: App, request: Request, principal: Principal) -> int:
         below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1, max_bytes=0)
         if await app.engine.stored.awaits(below):
             return row.key
-    return await locate_run(app, request, principal)
+    return await locate_run(app, principal, request.params["runId"])
 
 
 async def pause(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent, unknown = await request.read(_PAUSE)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await pause_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def resume(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent, unknown = await request.read(_RESUME)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await resume_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def message(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     once = idempotency_key(request) or ""
     sent, unknown = await request.read(_MESSAGE)
     warnings = app.unknown_fields.warnings(request, unknown)
