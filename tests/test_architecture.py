@@ -163,19 +163,22 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.agent": TOP
     | {"weftline.api", "weftline.cases", "weftline.events"}
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
+    "weftline.threads": TOP | {"weftline.agent", "weftline.plugins"},
     "weftline.hooks": frozenset({"weftline.agent", "weftline.text"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime", "weftline.text"}),
     "weftline.policies": frozenset({"weftline.agent", "weftline.spec", "weftline.text"}),
     "weftline.behaviors": frozenset(
         {"weftline.agent", "weftline.engine_options", "weftline.reminders", "weftline.text"}
     ),
-    "weftline.server": TOP | {"weftline.api", "weftline.cases", "weftline.events", "weftline.agent"},
+    "weftline.server": TOP
+    | {"weftline.api", "weftline.cases", "weftline.events", "weftline.agent", "weftline.threads"},
     "weftline.client": BASE
     | {"weftline.events"}
     | {"weftline._version", "weftline.spec", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP
-    | {"weftline.agent", "weftline.api", "weftline.cases", "weftline.events", "weftline.server", "weftline.client"},
+    | {"weftline.agent", "weftline.api", "weftline.cases", "weftline.events", "weftline.server", "weftline.client"}
+    | {"weftline.threads"},
     "weftline.testing": TOP
     | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
 }

@@ -95,6 +95,9 @@ TABLE: dict[str, Row] = {
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
     "bad_script": Row(400, False, "Correct the script file at the place that the message names."),
     "bad_tools_file": Row(400, False, "Correct the tools file; it must be importable, with @weftline.tool functions."),
+    "bad_definition": Row(
+        400, False, "Correct the definitions that it names; `weftline check FOLDER` lists all problems."
+    ),
     "bad_config": Row(400, False, "Correct the setting that the message names."),
 }
 
