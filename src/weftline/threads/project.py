@@ -5,7 +5,7 @@
     desk/shared                                                          plain Python, for relative imports
 
 A folder with nothing but `agents/helper.md` is a project too. What is wrong with one file does not hide what is wrong
-with the others: `read_project` lists all of it, `load_project` raises it.
+with the others: `read_project` lists all of it, and `checking.load_project` raises it.
 """
 
 from __future__ import annotations
@@ -93,19 +93,6 @@ def is_project(path: str | Path) -> bool:
     return agents.is_dir() and any(
         [(agents / one).is_dir() for one in FOLDERS] + [one.suffix == ".md" for one in agents.iterdir()]
     )
-
-
-def load_project(path: str | Path) -> Project:
-    """Reads a folder of agents.
-
-    Raises:
-        ProjectError: if there is anything wrong with it; `problems` has all of it.
-    """
-    project = read_project(path)
-    if project.problems:
-        project.generation.forget()
-        raise ProjectError(project.root, project.problems)
-    return project
 
 
 def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
