@@ -135,7 +135,8 @@ MISTAKES: list[tuple[dict[str, str], str]] = [
     ),
     (
         {"agents/models/fast.py": MODEL.replace('"test"', '"opnai"')},
-        'agents/models/fast.py:2: model "fast": provider: there is no provider "opnai". Did you mean "openai" or "openai_chat"?',
+        'agents/models/fast.py:2: model "fast": provider: there is no provider "opnai". Did you mean "openai" or'
+        ' "openai_chat"?',
     ),
     (
         {"agents/models/fast.py": MODEL.replace("model=", 'fallbacks=["slow"], model=')},
