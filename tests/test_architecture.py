@@ -32,7 +32,7 @@ SMALL_FOR_A_REASON = {
     "agent/hooking/hook_page.py|events/docs_page.py|work/process_worker.py": "programs of their own",
     "agent/preset.py|agent/presets.py": "a definition knows what a preset is without loading the tools of ours",
     "agent/tracing/run_traces.py": "loads light: a server loads the rest of tracing only if it emits spans",
-    "api/agent_specs.py|api/parsing.py|api/principal.py": "for the use cases of several resources",
+    "api/agent_specs.py|api/parsing.py|api/principal.py|api/validation.py": "for the use cases of several resources",
     "api/cancelling.py|api/client_calls.py": "loaded when a server starts, unlike input with bodies of pydantic",
     "api/leases.py": "loads light: bodies of pydantic, apart from those without",
     "api/thread_imports.py": "for the library and the operator alike",

@@ -32,6 +32,7 @@ from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow, due_workspaces
 from weftline.store.rows import RunFilter
+from weftline.work.turns import FairSemaphore
 from weftline.workspace import agents, workspaces
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
@@ -75,6 +76,7 @@ class Host:
         self.engine = engine
         self.workspaces = at
         self.large = LargeResponses()
+        self.pages = FairSemaphore(per_owner=1)
         self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
         self.space = 0
 
