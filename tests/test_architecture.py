@@ -34,7 +34,6 @@ SMALL_FOR_A_REASON = {
     "agent/tracing/run_traces.py": "loads light: a server loads the rest of tracing only if it emits spans",
     "api/agent_specs.py|api/parsing.py|api/principal.py": "for the use cases of several resources",
     "api/cancelling.py|api/client_calls.py": "loaded when a server starts, unlike input with bodies of pydantic",
-    "api/leases.py": "loads light: bodies of pydantic, apart from those without",
     "api/thread_imports.py": "for the library and the operator alike",
     "api/unattended.py": "`server/hosted_mcp.py` is long enough",
     "api/schemas/*": "the bodies of one resource, loaded with pydantic",

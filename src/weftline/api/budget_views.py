@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from weftline.api.parsing import off_loop
 from weftline.errors import Conflict, NotFound, no_such_run
@@ -19,6 +19,7 @@ from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.reads.finding import row_of
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.base import LogReader
 from weftline.store.budgets import level_of, run_account
 from weftline.store.rows import Item, LargeEntry, RunRow
@@ -32,18 +33,12 @@ Room: TypeAlias = Callable[[int], AbstractAsyncContextManager[None]]
 """Reserves room for a request that reads this many bytes."""
 
 
-class Logs(Protocol):
-    @property
-    def logs(self) -> LogReader: ...
-    async def session_id(self, thread: int | None) -> str | None: ...
-
-
 def _any_room(size: int) -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
 async def subject(
-    at: Workspaces, caller: Caller, logs: Logs, *, level: budgets.Level, id: str | None, room: Room = _any_room
+    at: Workspaces, caller: Caller, logs: StoredRuns, *, level: budgets.Level, id: str | None, room: Room = _any_room
 ) -> Subject:
     """Returns what a budget applies to. Raises `Conflict` for a run that has ended, or has no budget of its own."""
     parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
@@ -63,7 +58,7 @@ async def find_run(logs: LogReader, caller: Caller, id: str) -> RunRow:
     return row
 
 
-async def of_workspace(at: Workspaces, caller: Caller, logs: Logs, *, any_code: bool = False) -> list[Budget]:
+async def of_workspace(at: Workspaces, caller: Caller, logs: StoredRuns, *, any_code: bool = False) -> list[Budget]:
     """Returns the budgets of a workspace; with `any_code` also those of code agents that this process does not know."""
     found: list[Budget] = []
     for account, budget in await budgets.of_workspace(at, caller, any_code=any_code):
@@ -78,7 +73,7 @@ async def of_workspace(at: Workspaces, caller: Caller, logs: Logs, *, any_code: 
     return found
 
 
-async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, room: Room = _any_room) -> list[Budget]:
+async def of_run(at: Workspaces, logs: StoredRuns, row: RunRow, *, room: Room = _any_room) -> list[Budget]:
     """Returns every budget that applies to a run, the nearest first."""
     account = await _account(logs, row, room=room)
     found: list[Budget] = []
@@ -90,7 +85,7 @@ async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, room: Room = _any_r
     return found
 
 
-async def _account(logs: Logs, row: RunRow, *, room: Room) -> Account:
+async def _account(logs: StoredRuns, row: RunRow, *, room: Room) -> Account:
     """Reads from a run's log which accounts its calls are booked on."""
     try:
         return await _read_account(row, await logs.logs.entry(row.key, 1, max_bytes=LARGE_BYTES))
@@ -116,7 +111,7 @@ def _account_of(row: RunRow, first: Item | None) -> Account:
     return Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
 
 
-async def _id(account: str, row: RunRow, logs: Logs) -> str | None:
+async def _id(account: str, row: RunRow, logs: StoredRuns) -> str | None:
     level, _, key = account.partition(":")
     match level:
         case "run":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 from msgspec import UNSET
 
@@ -18,40 +17,23 @@ from weftline.api.schemas.awaits import (
     answer_of,
 )
 from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime.engine import Steering
+from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.await_answers import PersonOf
-from weftline.runtime.reads.reading import StoredRuns
 from weftline.wire.responses import Warnings
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import person_of
 
 
-class AnsweredRuns(Protocol):
-    """Where runs wait for people: a running engine, or a store without one."""
-
-    async def answer_await(
-        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
-    ) -> AwaitOutcome: ...
-
-
 async def answer_await(
-    at: Workspaces, runs: AnsweredRuns, key: int, await_id: str, answer: AwaitAnswer, *, by: str
+    at: Workspaces, runs: Engine, key: int, await_id: str, answer: AwaitAnswer, *, by: str
 ) -> AwaitOutcome:
     """Gives somebody's answer to an await. For the four-eyes rule, a key or an app is the person who made it."""
     return await runs.answer_await(key, await_id, answer, by=by, person_of=partial(person_of, at))
 
 
-class ControlledRuns(Steering, AnsweredRuns, Protocol):
-    """Where people say something to runs: a running engine, or a store without one."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
-
-
 async def answer_run(
     at: Workspaces,
-    runs: ControlledRuns,
+    runs: Engine,
     key: int,
     sent: AnswerModel,
     *,
@@ -68,22 +50,18 @@ async def answer_run(
     return AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=by, warnings=warnings)
 
 
-async def pause_run(
-    runs: ControlledRuns, key: int, sent: PauseModel, *, by: str, warnings: Warnings = UNSET
-) -> Acknowledged:
+async def pause_run(runs: Engine, key: int, sent: PauseModel, *, by: str, warnings: Warnings = UNSET) -> Acknowledged:
     await runs.pause(key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by, warnings=warnings)
 
 
-async def resume_run(
-    runs: ControlledRuns, key: int, sent: ResumeModel, *, by: str, warnings: Warnings = UNSET
-) -> Acknowledged:
+async def resume_run(runs: Engine, key: int, sent: ResumeModel, *, by: str, warnings: Warnings = UNSET) -> Acknowledged:
     await runs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by, warnings=warnings)
 
 
 async def send_message(
-    runs: ControlledRuns,
+    runs: Engine,
     key: int,
     sent: MessageToRunModel,
     *,
