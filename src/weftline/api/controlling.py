@@ -1,4 +1,4 @@
-"""What people can send to a run: answers, pauses, resumes and messages. Routes and commands both call these."""
+"""What people and clients can send to a run: answers, pauses, resumes, messages, and leases on its calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from weftline.api.schemas.awaits import (
     answer_of,
 )
 from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime.engine import Engine
+from weftline.runtime.engine import Engine, Leased
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.wire.responses import Warnings
+from weftline.wire.leases import ClaimModel, Lease, LeaseModel, Released
+from weftline.wire.responses import Warnings, iso
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import person_of
 
@@ -72,3 +73,29 @@ async def send_message(
     send = runs.steer if sent.mode == "steer" else runs.follow_up
     id = await send(key, sent.text, by=by, labels=sent.labels, idempotency_key=idempotency_key)
     return QueuedMessage(id=id, by=by, warnings=warnings)
+
+
+async def claim_call(calls: Engine, key: int, sent: ClaimModel, *, by: str, warnings: Warnings = UNSET) -> Lease:
+    lease_us, claim_id = sent.leaseMs * 1000, sent.claimId or ""
+    leased = await calls.claim(key, sent.toolUseId, lease_us=lease_us, claim_id=claim_id, by=by)
+    return _lease(sent.toolUseId, leased, warnings)
+
+
+async def keep_call(calls: Engine, key: int, sent: LeaseModel, *, warnings: Warnings = UNSET) -> Lease:
+    return _lease(sent.toolUseId, await calls.heartbeat(key, sent.toolUseId, sent.token), warnings)
+
+
+async def release_call(calls: Engine, key: int, sent: LeaseModel, *, warnings: Warnings = UNSET) -> Released:
+    await calls.release(key, sent.toolUseId, sent.token)
+    return Released(tool_use_id=sent.toolUseId, warnings=warnings)
+
+
+def _lease(call: str, leased: Leased, warnings: Warnings) -> Lease:
+    return Lease(
+        tool_use_id=call,
+        token=leased.token,
+        lease_ms=leased.lease_us // 1000,
+        expires_at=iso(leased.until),
+        attempt=leased.attempt,
+        warnings=warnings,
+    )

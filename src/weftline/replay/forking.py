@@ -24,10 +24,7 @@ from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.engine import (
-    CreateOptions,
-    Engine,
-)
+from weftline.runtime.engine import CreateOptions, Engine
 from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, RunRow

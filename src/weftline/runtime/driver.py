@@ -8,12 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from types import CoroutineType
-from typing import (
-    Any,
-    Protocol,
-    TypeAlias,
-)
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -69,7 +64,7 @@ CUT_S = 5.0
 """How long cancelled work is waited for."""
 
 
-CarryOut: TypeAlias = Callable[[Command, State, WorkingSet, Services, Sink], CoroutineType[Any, Any, Outcome | None]]
+CarryOut: TypeAlias = Callable[[Command, State, WorkingSet, Services, Sink], Coroutine[Any, Any, Outcome | None]]
 """`weftline.runtime.carry_out.carry_out`, or a replacement in a test."""
 
 

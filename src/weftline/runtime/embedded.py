@@ -20,11 +20,7 @@ from typing import Self, cast
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.control import LEASE_US
-from weftline.kernel.entries import (
-    AwaitOutcome,
-    CancelRequested,
-    Fact,
-)
+from weftline.kernel.entries import AwaitOutcome, CancelRequested, Fact
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs

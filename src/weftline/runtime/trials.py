@@ -21,12 +21,7 @@ is over is charged too, and its next trial is twice as long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 

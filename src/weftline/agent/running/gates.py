@@ -10,11 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import (
-    Any,
-    TypeAlias,
-    cast,
-)
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 

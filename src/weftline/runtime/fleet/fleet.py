@@ -19,9 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import (
-    TypeAlias,
-)
+from typing import TypeAlias
 
 from weftline.errors import StoreError, no_such_run
 from weftline.plan import RunPlan

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import (
-    TypeAlias,
-)
+from typing import TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import replace

@@ -15,17 +15,7 @@ from weftline.framing import one_line
 from weftline.kernel.control import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
-from weftline.plan import (
-    A2ALocalRef,
-    A2ARef,
-    LocalRef,
-    McpLocalRef,
-    McpRef,
-    RunPlan,
-    ServerRef,
-    StoredRef,
-    ToolRef,
-)
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef, ToolRef
 from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import RunCode
 from weftline.text.suggestions import did_you_mean

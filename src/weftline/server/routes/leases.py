@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.api.leases import claim_call, keep_call, release_call
+from weftline.api.controlling import claim_call, keep_call, release_call
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
