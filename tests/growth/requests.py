@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from weftline.api.schemas.agents import parse_agent
-from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
+from weftline.api.validation import parsed_as
 from weftline.cases.webhooks import WebhookModel, parse_delivery_id
 from weftline.errors import WeftlineError
 from weftline.runtime import ids

@@ -26,11 +26,13 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
+from weftline.server.large import LargeResponses
 from weftline.store import open_store
 from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow, due_workspaces
 from weftline.store.rows import RunFilter
+from weftline.work.turns import FairSemaphore
 from weftline.workspace import agents, workspaces
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
@@ -73,6 +75,8 @@ class Host:
     def __init__(self, engine: OwnedEngine, at: Workspaces) -> None:
         self.engine = engine
         self.workspaces = at
+        self.large = LargeResponses()
+        self.pages = FairSemaphore(per_owner=1)
         self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
         self.space = 0
 

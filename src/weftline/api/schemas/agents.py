@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 from pydantic import Field, StringConstraints, ValidationError
 
-from weftline.api.schemas.validation import refused
+from weftline.api.validation import refused
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.spec.door import parse_session
 from weftline.store.records.agents import AgentRow

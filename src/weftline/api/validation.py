@@ -1,15 +1,26 @@
-"""Turns pydantic's errors about a body into the issues of our own error."""
+"""Reads bodies as pydantic models, and turns its errors into the issues of our own error."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.tools.arguments import names_absent, path_in
-from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+from weftline.wire.models import Part
+from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos
 from weftline.wire.validation import path_of, words_of
+
+_Model = TypeVar("_Model", bound=Part)
+
+
+def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tuple[UnknownField, ...]]:
+    """Parses the fields; also returns the unknown ones."""
+    try:
+        return model.model_validate(fields), unknown_fields(fields, shape_of(model))
+    except ValidationError as error:
+        raise refused(error, model, fields) from None
 
 
 def refused(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> InvalidRequest:
