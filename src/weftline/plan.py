@@ -26,7 +26,7 @@ from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 from weftline.trace_context import Trace
 
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):

@@ -266,7 +266,7 @@ class RunCreator:
             salt=ids.new_salt(),
             name=plan.name,
             agent=plan.agent_id,
-            spec=bodies.encode({} if plan.agent_id is None else {"agentId": plan.agent_id}),
+            spec=b"{}",
             metadata=metadata,
             keeps="all",
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weftline.agent.agent import Agent
 from weftline.agent.context import RunContext, RunInfo
@@ -19,6 +19,7 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
+from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -28,10 +29,11 @@ from weftline.threads.definitions.prompts import (
     PromptDefinition,
     PromptEnvPart,
     PromptIncludePart,
+    PromptTextPart,
     PromptToolConfig,
     entry_name,
 )
-from weftline.threads.project import Project, load_project
+from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
 from weftline.threads.state import LiveThread, thread_of
 from weftline.threads.tools import ThreadTool
@@ -103,10 +105,8 @@ class Compiler:
                 yield ThreadTool(found, entry if isinstance(entry, PromptToolConfig) else None)
                 continue
             what = "a tool that is defined elsewhere" if is_external(entry_name(entry)) else "an agent or a prompt"
-            raise DefinitionError(
-                f'prompt "{prompt.name}"',
-                [Issue(f"tools[{index}]", f"{what} cannot be called yet: {entry_name(entry)}")],
-            )
+            problem = f"{what} cannot be called yet: {entry_name(entry)}"
+            raise DefinitionError(f'prompt "{prompt.name}"', [Issue(f"tools[{index}]", problem)])
 
     @asynccontextmanager
     async def _thread(
@@ -129,12 +129,13 @@ class Compiler:
 
 
 def _made(model: ModelDefinition) -> Provider:
-    made = model.provider(**model.provider_options)
+    make = cast("Callable[..., object]", model.provider)
+    made = make(**model.provider_options)
     if not (hasattr(made, "stream") or hasattr(made, "generate")):
         raise DefinitionError(
             f'model "{model.name}"', [Issue("provider", f"makes no provider, but {type(made).__name__}")]
         )
-    return made
+    return cast(Provider, made)
 
 
 def _settings(prompt: PromptDefinition) -> Settings:
@@ -150,7 +151,7 @@ def _set_request(prompt: PromptDefinition, point: BeforeModel) -> None:
         point.parallel_tool_calls = prompt.parallel_tool_calls
 
 
-def _parts(prompt: PromptDefinition, registry: Registry) -> Iterable[object]:
+def _parts(prompt: PromptDefinition, registry: Registry) -> Iterable[PromptTextPart | PromptEnvPart]:
     """The text and variables of a prompt and of those that it includes, in order."""
     for part in prompt.parts:
         if isinstance(part, PromptIncludePart):
@@ -161,12 +162,8 @@ def _parts(prompt: PromptDefinition, registry: Registry) -> Iterable[object]:
 
 def _text_of(prompt: PromptDefinition, registry: Registry) -> str:
     """The prompt with `{NAME}` where a variable's value will be: what its digest is made of."""
-    own = "".join(
-        [
-            f"{{{part.property}}}" if isinstance(part, PromptEnvPart) else part.content
-            for part in _parts(prompt, registry)
-        ]  # type: ignore[union-attr]
-    )
+    parts = _parts(prompt, registry)
+    own = "".join([one.content if isinstance(one, PromptTextPart) else f"{{{one.property}}}" for one in parts])
     return f"{registry.instructions}\n\n{own}" if registry.instructions else own
 
 
@@ -178,6 +175,6 @@ async def _render(
         if isinstance(part, PromptEnvPart):
             texts.append(await context.deps.variables.get(part.property))
         else:
-            texts.append(part.content)  # type: ignore[union-attr]
+            texts.append(part.content)
     before = _text_of(prompt, registry)
     point.system = point.system.replace(before, "".join(texts), 1)
