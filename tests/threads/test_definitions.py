@@ -310,3 +310,23 @@ def test_old_names_still_work_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match="tenvs"):
         tool = define_tool(description="x", tenvs={"KEY": "secret"})(execute)
     assert tool.variables == (VariableDefinition("KEY", type="secret", required=True),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"tools": 5}, "tools"),
+        ({"prompt": 5}, "prompt"),
+        ({"env": ["a"]}, "env"),
+        ({"variables": 5}, "variables"),
+        ({"hooks": 5}, "hooks"),
+        ({"provider_options": 5}, "provider_options"),
+        ({"name": 5}, "name"),
+        ({"name": "two words"}, "name"),
+        ({"name": "subagent_create"}, "name"),
+    ],
+)
+def test_field_of_a_wrong_type_is_named(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(DefinitionError) as wrong:
+        prompt(**fields)
+    assert where in problems(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from weftline.text.suggestions import did_you_mean
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _FIRST = {"SideConfig": "prompt", "PromptIncludePart": "prompt", "PromptEnvPart": "property", "define_hook": "hook"}
 """The field that the first positional argument of a call is; `name` for the others."""
+_OURS = f"{Path(__file__).parent}{os.sep}"
 _UNKNOWN = re.compile(r"[Uu]nexpected keyword argument '(\w+)'")
 
 
@@ -41,7 +43,7 @@ class Source:
         self.file = file
         try:
             self.tree: ast.Module = ast.parse(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError):
             self.tree = ast.Module([], [])
         self.imported = {name for node in self.tree.body for name in _imported(node)}
         """The names that the file only imports."""
@@ -81,7 +83,7 @@ def import_problem(error: BaseException, file: Path, shown: str) -> tuple[int, s
         return (error.lineno or 1) if not where else 1, f"syntax error{where}: {error.msg}"
     frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
     own = [one.lineno or 1 for one in frames if one.filename == str(file)]
-    theirs = [one for one in frames if "weftline/threads" not in one.filename.replace("\\", "/")]
+    theirs = [one for one in frames if not one.filename.startswith(_OURS)]
     deeper = theirs[-1] if theirs and theirs[-1].filename != str(file) else None
     at = f" (in {deeper.filename}:{deeper.lineno})" if deeper is not None and own else ""
     reason = (str(error).splitlines() or [""])[0].rstrip(".")
