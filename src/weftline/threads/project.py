@@ -259,16 +259,15 @@ class _Reading:
 
     def add(self, kind: Kind, name: str, definition: AnyDefinition, origin: Origin) -> None:
         """Takes a definition, unless there is one of its name."""
+        if self._is_first(kind, name, origin):
+            self.found[kind][name] = definition
+
+    def _is_first(self, kind: str, name: str, origin: Origin) -> bool:
         before = self.origins.setdefault((kind, name), origin)
         if before is not origin:
-            self.problem(
-                Path(origin.file),
-                origin.line,
-                f"is defined twice: {before.file}:{before.line} defines it too",
-                about=f'{kind} "{name}"',
-            )
-            return
-        self.found[kind][name] = definition
+            text = f"is defined twice: {before.file}:{before.line} defines it too"
+            self.problem(Path(origin.file), origin.line, text, about=f'{kind} "{name}"')
+        return before is origin
 
     def read_markdown(self) -> None:
         """Reads what is Markdown: agents, what they all read, skills, and schedules."""
@@ -286,8 +285,8 @@ class _Reading:
             if (markdown := self._markdown(file, "schedule", SCHEDULE_FIELDS)) is not None:
                 with self._told(file, markdown):
                     schedule = schedule_of(markdown, file.stem, self.found["agent"])
-                    self.origins[("schedule", schedule.name)] = Origin(str(file), "", 1)
-                    self.schedules[schedule.name] = schedule
+                    if self._is_first("schedule", schedule.name, Origin(str(file), "", 1)):
+                        self.schedules[schedule.name] = schedule
 
     def _markdown(self, file: Path, kind: str, known: tuple[str, ...]) -> Markdown | None:
         if file.name.startswith(("_", ".")) or file.name in ("README.md", "AGENTS.md"):

@@ -17,6 +17,8 @@ _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _FIRST = {"SideConfig": "prompt", "PromptIncludePart": "prompt", "PromptEnvPart": "property", "define_hook": "hook"}
 """The field that the first positional argument of a call is; `name` for the others."""
 _OURS = f"{Path(__file__).parent}{os.sep}"
+_MISSING = re.compile(r"[Mm]issing (?:\d+ )?required [\w -]*?arguments?:? (.+)")
+_MAKERS = ("define_", "Missing")
 _UNKNOWN = re.compile(r"[Uu]nexpected keyword argument '(\w+)'")
 
 
@@ -92,6 +94,10 @@ def import_problem(error: BaseException, file: Path, shown: str) -> tuple[int, s
         return (own or [1])[
             -1
         ], f"there is no field {unknown[1]!r}.{near}" if near else f"there is no field {unknown[1]!r}"
+    if isinstance(error, TypeError) and reason.startswith(_MAKERS) and (missing := _MISSING.search(reason)):
+        return (own or [1])[-1], f"{missing[1]} is missing" if " and " not in missing[
+            1
+        ] else f"{missing[1]} are missing"
     return (own or [1])[-1], f"failed to import: {type(error).__name__}: {reason}{at}"
 
 
