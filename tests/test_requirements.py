@@ -11,13 +11,11 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 NOT_BUILT = (
-    "thread.define.deprecated",
     "thread.define.pinned",
     "thread.define.public_names",
     "thread.define.references",
     "thread.define.reload",
     "thread.define.served",
-    "thread.define.spelling",
     "thread.model.fallbacks",
     "thread.model.provider_tools",
     "thread.model.scripted",
@@ -63,8 +61,6 @@ NOT_BUILT = (
     "thread.endpoint.limits",
     "thread.endpoint.not_found",
     "thread.endpoint.packed",
-    "thread.endpoint.params",
-    "thread.endpoint.precedence",
     "thread.endpoint.public",
     "thread.controller.",
     "thread.package.",
