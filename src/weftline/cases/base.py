@@ -30,6 +30,7 @@ from weftline.workspace.agents import owns
 from weftline.workspace.context import Workspaces
 
 Fields = TypeVar("Fields")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Rooms(Protocol):
@@ -151,10 +152,19 @@ async def find_session(on: Host, by: Principal, session_id: str) -> ThreadRow:
     """Returns the session. Raises `NotFound` as `find_run` does."""
     if not session_id.strip():
         raise InvalidRequest("The id of the session is blank.", code="blank_thread")
-    parsed = ids.parse(session_id, prefix="ses_")
-    if parsed is None:
-        raise NotFound("There is no such session.")
-    return await threads.find(on.workspaces, by, parsed[0], salt=parsed[1])
+    return await find_thread(on, by, session_id, called="session")
+
+
+async def find_thread(on: Host, by: Principal, thread_id: str, *, called: str = "thread") -> ThreadRow:
+    """Returns the thread with this UUID or session id. Raises `NotFound` as `find_run` does."""
+    row = None
+    if _UUID.fullmatch(thread_id):
+        row = await threads.by_uuid(on.workspaces, thread_id)
+    elif (known := ids.parse(thread_id, prefix="ses_")) is not None:
+        row = await threads.by_key_and_salt(on.workspaces, *known)
+    if row is None or row.workspace != by.workspace or not owns(by, row.agent):
+        raise NotFound(f"There is no such {called}.")
+    return row
 
 
 async def owners(
