@@ -14,7 +14,6 @@ from weftline.api.planning import RunSpec, effective, merged, plan_of, require_n
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
-from weftline.plan import RunPlan
 from weftline.runtime.engine import Engine
 from weftline.spec.door import Sent, parse_run
 from weftline.store.records.agents import AgentRow
@@ -46,30 +45,11 @@ class Created(Struct, frozen=True):
     warnings: Warnings = UNSET
 
 
-class Creating(Protocol):
-    """The engine, as creating runs needs it."""
-
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        run_id: str | None = None,
-    ) -> str: ...
-
-    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
-
-
 class CreatingHost(Protocol):
     """The server, as creating runs needs it."""
 
     @property
-    def engine(self) -> Creating: ...
+    def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
 

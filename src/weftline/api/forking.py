@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
-from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
-from weftline.runtime.reads.reading import StoredRuns
+from weftline.replay.forking import ForkPoint, create_fork, fork_point
+from weftline.runtime.engine import Engine
 from weftline.spec.door import Door, parse_run, use_one_fallback
 from weftline.spec.fields import ForkModel
 from weftline.spec.merge import forked
@@ -60,20 +60,13 @@ class _Changed(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-class Forking(ForkTarget, Protocol):
-    """Where forks start: a running engine, or a store without one, which refuses."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
-
-
 async def log_bytes(log: LogReader, row: RunRow) -> int:
     """Returns how much is read to fork a run."""
     return await log.log_size(row.key) + (await log.thread_size(row.thread) if row.thread is not None else 0)
 
 
 async def fork_run(
-    engine: Forking,
+    engine: Engine,
     at: Workspaces,
     row: RunRow,
     fork: Fork,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from weftline.api.principal import Principal
 from weftline.errors import Forbidden, InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
+from weftline.runtime.engine import Engine
 from weftline.spec.merge import agent_spec, with_agent
 from weftline.spec.plan import read_spec, to_plan
 from weftline.spec.tools import names_of_tools
@@ -95,14 +95,8 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     return to_plan(asked, requested_by=requested_by)
 
 
-class Checking(Protocol):
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that do not exist, as far as that is known."""
-        ...
-
-
 async def check_plan(
-    engine: Checking, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
+    engine: Engine, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
 ) -> None:
     """Raises `WeftlineError` for whatever a run of the plan could not use, by the names of the client's fields."""
     try:
@@ -112,7 +106,7 @@ async def check_plan(
 
 
 async def plan_warnings(
-    logs: Checking, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
+    logs: Engine, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
 ) -> Warnings:
     """Returns warnings about unknown fields, and about what a run of the plan would fail with now.
 
@@ -127,14 +121,8 @@ async def plan_warnings(
     return warnings
 
 
-class Accepting(Checking, Protocol):
-    def require_accepting(self) -> None:
-        """Raises `Unavailable` while it takes no work."""
-        ...
-
-
 async def runnable(
-    engine: Accepting,
+    engine: Engine,
     by: Principal,
     plan: RunPlan,
     unknown: Sequence[UnknownField],

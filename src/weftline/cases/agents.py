@@ -14,6 +14,7 @@ from msgspec.json import encode
 from msgspec.structs import replace as replaced
 from pydantic import Field, StringConstraints
 
+from weftline.api.creating import Warn
 from weftline.api.planning import runnable
 from weftline.api.principal import Principal
 from weftline.cases.base import Host, Page, Sent
@@ -97,7 +98,7 @@ class AgentDraft(Struct, frozen=True, kw_only=True):
 
 
 async def create(on: Host, by: Principal, sent: Sent[AgentModel]) -> Agent:
-    draft, warnings = await _draft(on, by, sent)
+    draft, warnings = await _draft(on, by, await sent.read(), sent.warn)
     return _shown(await add(on.workspaces, by.workspace, draft), warnings)
 
 
@@ -105,7 +106,7 @@ async def replace(on: Host, by: Principal, agent_id: str, sent: Sent[AgentModel]
     known = await _find(on, by, agent_id)
     if is_code(known):
         raise read_only(known.id)
-    draft, warnings = await _draft(on, by, sent)
+    draft, warnings = await _draft(on, by, await sent.read(), sent.warn)
     return _shown(await amend(on.workspaces, by.workspace, known.id, draft), warnings)
 
 
@@ -124,10 +125,9 @@ async def delete(on: Host, by: Principal, agent_id: str) -> None:
     await remove(on.workspaces, by.workspace, row.id)
 
 
-async def _draft(on: Host, by: Principal, sent: Sent[AgentModel]) -> tuple[AgentDraft, Warnings]:
-    body = await sent.read()
+async def _draft(on: Host, by: Principal, body: Body[AgentModel], warn: Warn) -> tuple[AgentDraft, Warnings]:
     draft, unknown, plan = await parsed(partial(_planned, body.fields), body.raw)
-    return draft, await runnable(on.engine, by, plan, [*body.unknown, *unknown], warn=sent.warn, runs_now=False)
+    return draft, await runnable(on.engine, by, plan, [*body.unknown, *unknown], warn=warn, runs_now=False)
 
 
 def _planned(fields: AgentModel, body: bytes) -> tuple[AgentDraft, Sequence[UnknownField], RunPlan]:

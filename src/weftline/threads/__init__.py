@@ -34,6 +34,7 @@ __all__ = [
     "PromptToolConfig",
     "ReasoningConfig",
     "Registry",
+    "Report",
     "Request",
     "Response",
     "Resumable",
@@ -53,6 +54,7 @@ __all__ = [
     "ToolDefinition",
     "ToolResult",
     "VariableDefinition",
+    "check",
     "define_agent",
     "define_controller",
     "define_effect",
@@ -70,6 +72,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from weftline.threads.checking import Report, check, load_project
     from weftline.threads.definitions.agents import (
         AgentDefinition,
         SessionToolBinding,
@@ -111,7 +114,7 @@ if TYPE_CHECKING:
         VariableDefinition,
         define_prompt,
     )
-    from weftline.threads.project import Project, ProjectError, load_project, read_project
+    from weftline.threads.project import Project, ProjectError, read_project
     from weftline.threads.registry import Registry, ScheduleDefinition
     from weftline.threads.sources import Problem
     from weftline.threads.thread import (
@@ -165,6 +168,7 @@ else:
         "PromptToolConfig": "weftline.threads.definitions.prompts",
         "ReasoningConfig": "weftline.threads.definitions.prompts",
         "Registry": "weftline.threads.registry",
+        "Report": "weftline.threads.checking",
         "Request": "weftline.threads.definitions.endpoints",
         "Response": "weftline.threads.definitions.endpoints",
         "Resumable": "weftline.threads.definitions.prompts",
@@ -184,6 +188,7 @@ else:
         "ToolDefinition": "weftline.threads.definitions.handlers",
         "ToolResult": "weftline.threads.thread",
         "VariableDefinition": "weftline.threads.definitions.prompts",
+        "check": "weftline.threads.checking",
         "define_agent": "weftline.threads.definitions.agents",
         "define_controller": "weftline.threads.definitions.endpoints",
         "define_effect": "weftline.threads.definitions.handlers",
@@ -194,7 +199,7 @@ else:
         "define_tool": "weftline.threads.definitions.handlers",
         "from_json": "weftline.threads.definitions.base",
         "is_thread_endpoint": "weftline.threads.definitions.endpoints",
-        "load_project": "weftline.threads.project",
+        "load_project": "weftline.threads.checking",
         "read_project": "weftline.threads.project",
         "to_json": "weftline.threads.definitions.base",
         "validate_tool_name": "weftline.threads.definitions.base",

@@ -5,12 +5,13 @@
     desk/shared                                                          plain Python, for relative imports
 
 A folder with nothing but `agents/helper.md` is a project too. What is wrong with one file does not hide what is wrong
-with the others: `read_project` lists all of it, `load_project` raises it.
+with the others: `read_project` lists all of it, and `checking.load_project` raises it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,13 +19,16 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.agent.skills.discovery import Place, discover
+from weftline.agent.skills.format import Skill
 from weftline.errors import Issue, WeftlineError
 from weftline.text.suggestions import did_you_mean
 from weftline.threads.definitions.base import DefinitionError, Kind, tool_name_problem
 from weftline.threads.definitions.endpoints import BadRoute, Route
 from weftline.threads.definitions.handlers import EffectDefinition, ToolDefinition
 from weftline.threads.importing import Generation, checking
-from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry
+from weftline.threads.markdown import AGENT_FIELDS, SCHEDULE_FIELDS, Markdown, agent_of, schedule_of
+from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry, ScheduleDefinition
 from weftline.threads.sources import Problem, Source, import_problem
 
 FOLDERS: dict[str, Kind] = {
@@ -60,7 +64,7 @@ class Project(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
     origins: Mapping[tuple[Kind | str, str], Origin]
     """By kind and name (for endpoints and controllers, the key of their route)."""
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Source | Markdown]
     """By the file of an origin."""
     evals: tuple[Path, ...] = ()
     scripts: Path | None = None
@@ -95,19 +99,6 @@ def is_project(path: str | Path) -> bool:
     )
 
 
-def load_project(path: str | Path) -> Project:
-    """Reads a folder of agents.
-
-    Raises:
-        ProjectError: if there is anything wrong with it; `problems` has all of it.
-    """
-    project = read_project(path)
-    if project.problems:
-        project.generation.forget()
-        raise ProjectError(project.root, project.problems)
-    return project
-
-
 def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
     """Reads a folder of agents, with everything that is wrong with its files in `problems`.
 
@@ -124,6 +115,7 @@ def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
         for folder, kind in FOLDERS.items():
             for file in _files_of(root / "agents" / folder, deep=kind == "endpoint"):
                 reading.read(file, kind)
+    reading.read_markdown()
     reading.note_strange_folders()
     return reading.project()
 
@@ -157,9 +149,12 @@ class _Reading:
         self.generation = Generation(root)
         self.found: dict[Kind, dict[str, AnyDefinition]] = {kind: {} for kind in KINDS.values()}
         self.origins: dict[tuple[Kind | str, str], Origin] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, Source | Markdown] = {}
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
+        self.instructions = ""
+        self.skills: tuple[Skill, ...] = ()
+        self.schedules: dict[str, ScheduleDefinition] = {}
         self._shapes: dict[tuple[str, ...], str] = {}
 
     def project(self) -> Project:
@@ -168,7 +163,12 @@ class _Reading:
         return Project(
             root=self.root,
             name=self.root.resolve().name,
-            registry=Registry(**tables),
+            registry=Registry(
+                **tables,
+                instructions=self.instructions,
+                skills=self.skills,
+                schedules=dict(sorted(self.schedules.items())),
+            ),
             problems=tuple(sorted(self.problems)),
             warnings=tuple(sorted(self.warnings)),
             origins=self.origins,
@@ -183,11 +183,10 @@ class _Reading:
 
     def read(self, file: Path, kind: Kind) -> None:
         """Imports a file and takes its definition."""
-        try:
-            source = Source(file.read_text(encoding="utf-8"), str(file))
-        except (OSError, UnicodeDecodeError) as error:
-            self.problem(file, 1, f"cannot be read: {error}")
+        text = self._text(file)
+        if text is None:
             return
+        source = Source(text, str(file))
         self.sources[str(file)] = source
         try:
             module = self.generation.load(file.resolve())
@@ -270,6 +269,65 @@ class _Reading:
             )
             return
         self.found[kind][name] = definition
+
+    def read_markdown(self) -> None:
+        """Reads what is Markdown: agents, what they all read, skills, and schedules."""
+        for file in sorted((self.root / "agents").glob("*.md")):
+            if (markdown := self._markdown(file, "agent", AGENT_FIELDS)) is not None:
+                with self._told(file, markdown):
+                    agent, prompt = agent_of(markdown, file.stem)
+                    origin = Origin(str(file), "", 1)
+                    self.add("agent", agent.name, agent, origin)
+                    self.add("prompt", prompt.name, prompt, origin)
+        general = self.root / "AGENTS.md"
+        self.instructions = (self._text(general) or "").strip() if general.is_file() else ""
+        self._read_skills()
+        for file in sorted((self.root / "schedules").glob("*.md")):
+            if (markdown := self._markdown(file, "schedule", SCHEDULE_FIELDS)) is not None:
+                with self._told(file, markdown):
+                    schedule = schedule_of(markdown, file.stem, self.found["agent"])
+                    self.origins[("schedule", schedule.name)] = Origin(str(file), "", 1)
+                    self.schedules[schedule.name] = schedule
+
+    def _markdown(self, file: Path, kind: str, known: tuple[str, ...]) -> Markdown | None:
+        if file.name.startswith(("_", ".")) or file.name in ("README.md", "AGENTS.md"):
+            return None
+        text = self._text(file)
+        if text is None:
+            return None
+        markdown = self.sources[str(file)] = Markdown(text, f'{kind} "{file.stem}"')
+        for one in markdown.misspelled(known):
+            line = markdown.line_of("", one.path)
+            told = Problem(file=str(file), line=line, about=markdown.about, field=one.path, message=one.message)
+            self.warnings.append(told)
+        return markdown
+
+    def _text(self, file: Path) -> str | None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            self.problem(file, 1, f"cannot be read: {error}")
+            return None
+
+    @contextmanager
+    def _told(self, file: Path, source: Markdown) -> Generator[None]:
+        """Takes what a definition says is wrong with it as problems of its file."""
+        try:
+            yield
+        except DefinitionError as error:
+            for one in error.issues:
+                self.problem(file, source.line_of("", one.path), one.message, about=source.about, field=one.path)
+
+    def _read_skills(self) -> None:
+        found = discover([Place(self.root / "skills", "project", trusted=True)])
+        self.skills = found.skills
+        for skill in found.skills:
+            file = next(Path(skill.directory).glob("[Ss][Kk][Ii][Ll][Ll].md"), Path(skill.directory))
+            shown = self.root / "skills" / file.relative_to((self.root / "skills").resolve())
+            self.origins[("skill", skill.name)] = Origin(str(shown), "", 1)
+        for one in found.diagnostics:
+            problem = Problem(file=one.path, line=1, message=one.message)
+            (self.problems if one.kind == "left_out" else self.warnings).append(problem)
 
     def note_strange_folders(self) -> None:
         """Warns of folders that are not read: most are misspelled."""

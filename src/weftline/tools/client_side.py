@@ -19,11 +19,7 @@ from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import PLAIN, ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Traits, Unknown
 from weftline.tools.checking import checked_args
-from weftline.tools.schema import (
-    EMPTY_OBJECT_SCHEMA,
-    object_root,
-    object_schema,
-)
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root, object_schema
 
 A2A_PARAMETERS = Raw(
     b'{"type":"object","properties":{"message":{"type":"string",'

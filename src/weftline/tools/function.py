@@ -35,14 +35,7 @@ from weftline.tools.base import (
 )
 from weftline.tools.counted_type import ReturnType
 from weftline.tools.results import error_of, output_of, question_of, stale_output
-from weftline.tools.signature import (
-    Docstring,
-    Parameters,
-    arguments_of,
-    checked_signature,
-    injected_of,
-    resolved_hints,
-)
+from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, injected_of, resolved_hints
 from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
 from weftline.trace_context import fields

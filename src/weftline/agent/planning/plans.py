@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.runtime.agent_code.code import ChildLimits
+from weftline.runtime.engine import Engine
 from weftline.spec.fields import RunSpec
 from weftline.spec.plan import copied, level_of, to_plan
 from weftline.trace_context import new_trace
@@ -231,23 +232,17 @@ def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int
     return {tool: min(budgets[tool] for budgets in (one, other) if tool in budgets) for tool in {**one, **other}}
 
 
-class Checks(Protocol):
-    """Raises `WeftlineError` for a plan that cannot run in a workspace."""
-
-    async def __call__(self, plan: RunPlan, /, *, workspace: int) -> None: ...
-
-
 class ChildPlans:
     """Makes the plan of a child: its agent's own or a copy of its parent's, within the limits that the parent leaves.
 
-    `model_id` returns the model of an agent that runs under a code name; `check` is the engine's.
+    `model_id` returns the model of an agent that runs under a code name; `engine` checks the plans.
     """
 
     def __init__(
-        self, *, model_id: Callable[[Definition[Any, Any], str], Awaitable[str | None]], check: Checks
+        self, *, model_id: Callable[[Definition[Any, Any], str], Awaitable[str | None]], engine: Engine
     ) -> None:
         self._model_id = model_id
-        self._check = check
+        self._engine = engine
 
     async def __call__(
         self,
@@ -268,7 +263,7 @@ class ChildPlans:
             plan = plan_of(subagent.agent, LocalSpec(conversation=(User.of(task),)), code=parent.code, model=model)
             plan = plan if system is None else replace(plan, system=system)
         plan = child_of(parent, plan, name=subagent.name, limits=limits, inherit_policy=subagent.inherit_policy)
-        await self._check(plan, workspace=workspace)
+        await self._engine.check(plan, workspace=workspace)
         return plan
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -46,10 +46,6 @@ class Verdict(Struct, frozen=True):
 
 
 NOTHING = Verdict()
-
-
-class FrameworkGate(Protocol):
-    def ask(self, call: PendingCall, args: Mapping[str, Any], memory: MutableMapping[str, Any]) -> Verdict: ...
 
 
 class SkillGate:
@@ -169,3 +165,7 @@ class DisclosureGate:
     def ask(self, call: PendingCall, args: Mapping[str, Any], memory: MutableMapping[str, Any]) -> Verdict:
         why = self._disclosure.refusal(call.name, memory)
         return Verdict(blocked=why, yields=True) if why else NOTHING
+
+
+FrameworkGate: TypeAlias = SkillGate | BudgetGate | DedupGate | DisclosureGate
+"""Each asks about a call, whose arguments are final."""

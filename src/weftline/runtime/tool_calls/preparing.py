@@ -32,10 +32,7 @@ from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.text.suggestions import did_you_mean
 from weftline.tools import coercion
 from weftline.tools.arguments import InvalidArguments, NotInjected
-from weftline.tools.base import (
-    Tool,
-    ToolOutput,
-)
+from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import reason_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -15,17 +15,7 @@ from weftline.framing import one_line
 from weftline.kernel.control import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
-from weftline.plan import (
-    A2ALocalRef,
-    A2ARef,
-    LocalRef,
-    McpLocalRef,
-    McpRef,
-    RunPlan,
-    ServerRef,
-    StoredRef,
-    ToolRef,
-)
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef, ToolRef
 from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import RunCode
 from weftline.text.suggestions import did_you_mean
@@ -146,11 +136,6 @@ class ToolSource(Protocol):
         """
         ...
 
-
-@runtime_checkable
-class EndListener(Protocol):
-    """A source of tools whose agents are notified when their runs end."""
-
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
         """Called when a run has ended that was not opened in this process, for example because it was cancelled while
         queued.
@@ -222,6 +207,9 @@ class ServerTools:
             if len(self._boxes) > _BOXES:
                 self._boxes.popitem(last=False)
         return cached
+
+    def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
+        """Does nothing: only agents are notified of their runs' ends."""
 
     def resolve(self, ref: ToolRef) -> list[Tool]:
         """The tools of a reference that can be resolved locally."""

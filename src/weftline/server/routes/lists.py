@@ -68,7 +68,7 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
     if prefix is None:
         rows = await app.engine.stored.runs(matching)
     elif finding.is_prefix(prefix):
-        rows = await finding.runs_with_prefix(app.engine.stored, prefix, matching)
+        rows = await finding.runs_with_prefix(app.engine.stored.runs, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []

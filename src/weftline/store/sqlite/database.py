@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
@@ -85,10 +85,8 @@ class ReaderThreads:
             return job(db)
 
 
-class Writes(Protocol):
-    """Runs a job in its own write transaction and returns its value once that is durable."""
-
-    def __call__(self, job: Callable[[apsw.Connection], Any]) -> Awaitable[Any]: ...
+Writes: TypeAlias = Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]
+"""Runs a job in its own write transaction and returns its value once that is durable."""
 
 
 class SqliteDatabase:
