@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 from weftline.api.creating import Warn
 from weftline.api.planning import runnable
 from weftline.api.principal import Principal
-from weftline.cases.base import Host, Page, Sent
+from weftline.cases.base import Body, Host, Page, Sent
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid, invalid_field
 from weftline.net.address import same_origin
 from weftline.plan import RunPlan
