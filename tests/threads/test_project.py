@@ -119,6 +119,14 @@ MISTAKES = [
         " Did you mean 'read'?",
     ),
     (
+        {"agents/models/fast.py": 'model = define_model(name="fast")\n'},
+        "agents/models/fast.py:2: 'provider' and 'model' are missing",
+    ),
+    (
+        {"agents/agents/tone.py": 'agent = define_agent(\n    name="tone",\n    side_a=SideConfig(),\n)\n'},
+        "agents/agents/tone.py:4: 'prompt' is missing",
+    ),
+    (
         {"agents/tools/find order.py": FIND},
         "agents/tools/find order.py:4: tool \"find order\": name: 'find order' must begin with a letter or _ and have"
         " at most 64 letters, digits, _ and -; rename the file",

@@ -14,7 +14,7 @@ from weftline.agent.engine.logs import facts_around
 from weftline.agent.planning.code_agents import AgentModels, code_agents
 from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
-from weftline.api.agent_specs import code_spec
+from weftline.api.planning import code_spec
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine

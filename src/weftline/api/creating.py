@@ -10,9 +10,7 @@ from msgspec import UNSET, Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline.api.agent_specs import RunSpec, effective, merged, require_named
-from weftline.api.parsing import is_small, parsed
-from weftline.api.planning import plan_of
+from weftline.api.planning import RunSpec, effective, merged, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
@@ -24,6 +22,7 @@ from weftline.wire.attachments import TakenAttachment
 from weftline.wire.errors import as_sent
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import is_small, parsed
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 

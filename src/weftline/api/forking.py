@@ -9,7 +9,6 @@ from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
@@ -23,6 +22,7 @@ from weftline.store.base import LogReader
 from weftline.store.rows import IdempotencyKey, RunRow
 from weftline.wire.errors import as_sent
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import parsed
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 

@@ -13,7 +13,6 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, StringConstraints
 
-from weftline.api.parsing import off_loop
 from weftline.api.principal import Principal
 from weftline.cases.base import Host, Sent, find_run, require_accepting
 from weftline.errors import Conflict, Issue, NotFound, invalid
@@ -46,6 +45,7 @@ from weftline.store.records import threads as thread_records
 from weftline.store.rows import Item, LargeEntry, RunRow
 from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import Time, Warnings, iso
+from weftline.work.heavy import off_loop
 from weftline.workspace import agents, threads
 from weftline.workspace.code_agents import STORED_ID
 from weftline.workspace.context import Caller, Change, Workspaces

@@ -13,9 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode, encode
 from pydantic import Field
 
-from weftline.api.agent_specs import RunSpec, effective, require_named
-from weftline.api.parsing import parsed
-from weftline.api.planning import check_plan, plan_of
+from weftline.api.planning import RunSpec, check_plan, effective, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.cases.base import Host, Page, Repeatable, Sent, find_thread, require_accepting
 from weftline.errors import NotFound, invalid_field
@@ -29,6 +27,7 @@ from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire.errors import error_code
 from weftline.wire.models import Part
 from weftline.wire.responses import Time, Warnings, iso, iso_or_none
+from weftline.work.heavy import parsed
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_state import (

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from msgspec.json import decode, encode
 
-from weftline.api.parsing import off_loop
 from weftline.api.sessions import create_session, origins, send_message
 from weftline.api.views import session_unreadable, session_usage
 from weftline.cases.base import find_session
@@ -40,6 +39,7 @@ from weftline.wire.session_responses import (
     session_events,
     session_info,
 )
+from weftline.work.heavy import off_loop
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
