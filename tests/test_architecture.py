@@ -32,13 +32,11 @@ SMALL_FOR_A_REASON = {
     "agent/hooking/hook_page.py|events/docs_page.py|work/process_worker.py": "programs of their own",
     "agent/preset.py|agent/presets.py": "a definition knows what a preset is without loading the tools of ours",
     "agent/tracing/run_traces.py": "loads light: a server loads the rest of tracing only if it emits spans",
-    "api/agent_specs.py|api/parsing.py|api/principal.py": "for the use cases of several resources",
+    "api/principal.py|api/validation.py": "for the use cases of several resources",
     "api/cancelling.py|api/client_calls.py": "loaded when a server starts, unlike input with bodies of pydantic",
     "api/leases.py": "loads light: bodies of pydantic, apart from those without",
     "api/thread_imports.py": "for the library and the operator alike",
-    "api/unattended.py": "`server/hosted_mcp.py` is long enough",
     "api/schemas/*": "the bodies of one resource, loaded with pydantic",
-    "cases/base.py": "what every use case is given",
     "cli/*": "a command each, loaded when it is called, or what some of them share",
     "client/attachments.py|client/webhooks.py": "public names of the client, each loaded on first use",
     "events/profiles.py": "which events, for Python and HTTP alike, which frame and hand them out apart",
@@ -52,7 +50,7 @@ SMALL_FOR_A_REASON = {
     "runtime/ids.py": "vocabulary of the runtime",
     "runtime/new_engine.py": "the only place that knows which engines there are",
     "runtime/model_calls/spending.py": "loads light: conversations count tokens, without model calls",
-    "server/access.py|server/open_streams.py": "for the routes of several resources",
+    "server/open_streams.py": "for the routes of several resources",
     "server/bodies.py": "loads light: `server/declared.py` works without pydantic",
     "server/heads.py|server/upgrades.py": "HTTP by the phase of a request; `server/protocol.py` is long enough",
     "server/operators.py": "who the operator is and what they may do, to be read at once",
@@ -66,7 +64,7 @@ SMALL_FOR_A_REASON = {
     "tools/builtin/*": "one file per tool",
     "tools/mcp/address.py": "loads light: where a server is, without a connection to it",
     "tools/secret_types.py": "loads light: for the client's tools too",
-    "tools/titles.py|tools/workers.py": "for tools of all kinds",
+    "tools/workers.py": "for tools of all kinds",
     "wire/leases.py|wire/models.py": "loads light: bodies of pydantic, apart from those without",
     "wire/responses.py|wire/validation.py": "what all bodies and responses have in common",
     "work/heavy.py": "for large bodies and entries, wherever they are read",
@@ -162,21 +160,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.api": TOP | {"weftline.events"},
     "weftline.cases": TOP | {"weftline.api"},
     "weftline.agent": TOP
-    | {"weftline.api", "weftline.events"}
+    | {"weftline.api", "weftline.cases", "weftline.events"}
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
+    "weftline.threads": TOP | {"weftline.agent", "weftline.plugins"},
     "weftline.hooks": frozenset({"weftline.agent", "weftline.text"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime", "weftline.text"}),
     "weftline.policies": frozenset({"weftline.agent", "weftline.spec", "weftline.text"}),
     "weftline.behaviors": frozenset(
         {"weftline.agent", "weftline.engine_options", "weftline.reminders", "weftline.text"}
     ),
-    "weftline.server": TOP | {"weftline.api", "weftline.cases", "weftline.events", "weftline.agent"},
+    "weftline.server": TOP
+    | {"weftline.api", "weftline.cases", "weftline.events", "weftline.agent", "weftline.threads"},
     "weftline.client": BASE
     | {"weftline.events"}
     | {"weftline._version", "weftline.spec", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP
-    | {"weftline.agent", "weftline.api", "weftline.cases", "weftline.events", "weftline.server", "weftline.client"},
+    | {"weftline.agent", "weftline.api", "weftline.cases", "weftline.events", "weftline.server", "weftline.client"}
+    | {"weftline.threads"},
     "weftline.testing": TOP
     | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
 }

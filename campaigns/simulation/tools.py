@@ -17,6 +17,7 @@ from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
 from weftline.tools.base import (
+    PLAIN,
     ClientKind,
     Happened,
     Reconciled,
@@ -24,6 +25,7 @@ from weftline.tools.base import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    Traits,
     Unknown,
     WillNotHappen,
 )
@@ -89,6 +91,7 @@ class SimTool:
     client: ClientKind | None = None
     peer: Peer | None = None
     timeout_s: float | None = None
+    traits = PLAIN
 
     def __init__(self, life: Life, name: str, effect: Effect, *, concurrent: bool = False) -> None:
         self._life = life
@@ -172,11 +175,11 @@ class SimTool:
 
 
 class BookkeepingTool(SimTool):
-    bookkeeping = True
+    traits = Traits(bookkeeping=True)
 
 
 class SubagentTool(SimTool):
-    is_agent = True
+    traits = Traits(is_agent=True)
 
 
 class InquiringTool(SimTool):
@@ -199,7 +202,7 @@ class LackingTool(SimTool):
 class SimCode(SimTool):
     """The same call makes the same requests whenever it is executed, and later requests depend on earlier results."""
 
-    host = True
+    traits = Traits(host=True)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         life, further = self._life, context.further
@@ -241,4 +244,4 @@ class AskingTool(SimTool):
 
 
 class ApprovedAgent(AskingTool):
-    is_agent = True
+    traits = Traits(is_agent=True)

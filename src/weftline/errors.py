@@ -6,7 +6,7 @@
     ├── Forbidden           403  a valid credential that is not allowed to do this
     ├── NotFound            404  unknown, or in another workspace (indistinguishable)
     ├── Conflict            409  right request, wrong moment: the run has ended, the key was used for something else
-    ├── TooLarge            413  the body is over its limit
+    ├── TooLarge            413  the body is over its limit, or a thread keeps as much as it may
     ├── RateLimited         429  try again after `retry_after_s`
     ├── Unavailable         503  the store refuses writes or the server is stopping; try again
     └── StoreError          –    the store cannot be opened: in use, newer, not a store, read-only
@@ -60,7 +60,7 @@ TABLE: dict[str, Row] = {
     "registration_closed": Row(409, False, "Register the agent with the engine before opening it."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "run_exists": Row(409, False, "Use another id, or none; the existing run is unchanged."),
-    "thread_ended": Row(409, False, "Create a new session."),
+    "thread_ended": Row(409, False, "Create a new one."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
     "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
@@ -74,6 +74,7 @@ TABLE: dict[str, Row] = {
     "not_paused": Row(409, False, "There is nothing to resume."),
     "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
+    "quota_exceeded": Row(413, False, "Remove something first, or raise the limit that `limit` names."),
     "unsupported_encoding": Row(415, False, "Send the body without a Content-Encoding."),
     "expectation_failed": Row(417, False, "Send `Expect: 100-continue`, or no Expect header."),
     "head_too_large": Row(431, False, "Send fewer or shorter headers."),
@@ -95,6 +96,9 @@ TABLE: dict[str, Row] = {
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
     "bad_script": Row(400, False, "Correct the script file at the place that the message names."),
     "bad_tools_file": Row(400, False, "Correct the tools file; it must be importable, with @weftline.tool functions."),
+    "bad_definition": Row(
+        400, False, "Correct the definitions that it names; `weftline check FOLDER` lists all problems."
+    ),
     "bad_config": Row(400, False, "Correct the setting that the message names."),
 }
 
@@ -155,6 +159,12 @@ class Conflict(WeftlineError):
 
 class TooLarge(WeftlineError):
     default_code = "body_too_large"
+
+
+class QuotaExceeded(TooLarge):
+    """More than a thread may keep; nothing was written."""
+
+    default_code = "quota_exceeded"
 
 
 class RateLimited(WeftlineError):

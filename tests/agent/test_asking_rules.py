@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, Limits, ask_user, prompts, tool
+from weftline.cases import keys
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import present_plan
-from weftline.workspace import keys
 
 PAID: list[tuple[object, ...]] = []
 
@@ -58,7 +58,7 @@ async def test_a_key_counts_as_the_person_who_made_it() -> None:
     async with Engine() as engine:
         await engine.runtime()
         at = engine.workspaces
-        made = await keys.create(at, "default", made_by="user:ann")
+        made = await keys.add(at, "default", made_by="user:ann")
         key = f"key:{made.key.id}"
         run, id = await question(engine, payer(limits=Limits(four_eyes=True)), requested_by=key)
         for by in (key, "user:ann", "key:unknown"):

@@ -21,7 +21,7 @@ from weftline.messages import Assistant, ToolResults, joined_text
 from weftline.providers.base import ToolSpec
 from weftline.runs import trace
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Traits, Unknown
 
 from .kit import asked, scripted
 from .test_tracing import Traces
@@ -35,10 +35,10 @@ class Host:
     spec = ToolSpec("host", "Runs a script.", Raw(b'{"type":"object","properties":{}}'))
     effect: Effect = "read"
     concurrent = False
-    host = True
     timeout_s: float | None = 30.0
     client: ClientKind | None = None
     peer: Peer | None = None
+    traits = Traits(host=True)
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from weftline.api.schemas.agents import parse_agent
-from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
+from weftline.api.validation import parsed_as
+from weftline.cases.agents import AgentModel
 from weftline.cases.webhooks import WebhookModel, parse_delivery_id
 from weftline.errors import WeftlineError
 from weftline.runtime import ids
@@ -120,7 +120,7 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a fraction": (20_000, lambda n: _refused(lambda: decode_object(b'{"a":0.' + b"1" * n + b"e-99}"))),
     "a session": (60, lambda n: _refused(lambda: parse_session(_json({"tools": [_local(f"t{i}") for i in range(n)]})))),
     "a message to a session": (100_000, lambda n: _refused(lambda: parse_message(_json({"prompt": "x" * n})))),
-    "an agent": (100_000, lambda n: _refused(lambda: parse_agent(_json({"name": "a" * n, "spec": {}})))),
+    "an agent": (100_000, lambda n: _refused(lambda: parsed_as(AgentModel, {"name": "a" * n, "spec": {}}))),
     "a stored tool": (2_000, lambda n: _refused(lambda: parse_tool({"name": "t", "url": "http://x/" + "{{ a" * n}))),
     "a tool result": (
         200_000,

@@ -24,7 +24,7 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, calls
 from weftline.providers.scripts import parse_script
 from weftline.tools import Bounded, Hint, ServerData
-from weftline.tools.base import ClientKind, Reconciled, ToolOutput, ToolProgress, Unknown
+from weftline.tools.base import ClientKind, Reconciled, ToolOutput, ToolProgress, Traits, Unknown
 
 from . import rare_cast
 
@@ -252,10 +252,10 @@ class Host:
     spec = ToolSpec("host", "Runs a script.", Raw(b'{"type":"object","properties":{}}'))
     effect: Effect = "read"
     concurrent = False
-    host = True
     timeout_s: float | None = 30.0
     client: ClientKind | None = None
     peer: Peer | None = None
+    traits = Traits(host=True)
 
     async def prepare(self, args: str) -> bytes:
         return b"{}"

@@ -7,7 +7,7 @@ import json
 from typing import Any, TypeAlias, cast
 
 from weftline import Engine, asgi
-from weftline.workspace import keys
+from weftline.cases import keys
 
 Json: TypeAlias = dict[str, Any]
 WORKSPACE = "default"
@@ -24,7 +24,7 @@ class HttpClient:
     @classmethod
     async def of(cls, engine: Engine) -> HttpClient:
         """A client of an open engine."""
-        made = await keys.create(engine.workspaces, WORKSPACE, name="recorded")
+        made = await keys.add(engine.workspaces, WORKSPACE, name="recorded")
         return cls(asgi(engine), made.secret)
 
     async def post(self, path: str, body: Json, *, idempotency_key: str = "") -> Json:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from weftline import Agent, Budget, Limits, RunContext, Settings, ToolContext, ToolFailed, ask_user, tool
 from weftline.agent.behavior import ToolBudget
-from weftline.agent.policy import Caps
+from weftline.agent.settings import Caps
 from weftline.behaviors import Behavior, Compaction, Prompt
 from weftline.hooks import AfterModel, ToolGate
 from weftline.kernel.entries import Effect
@@ -24,7 +24,7 @@ from weftline.providers.base import CallStart, Chunk, Finish, ModelRequest, Prov
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import calls
 from weftline.tools import Bounded, ServerData, ToolQuestion, toolset
-from weftline.tools.bounding import Paging
+from weftline.tools.base import Paging
 
 PAGE = "It was a dark and stormy night. " * 8
 

@@ -24,7 +24,7 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.text.canonical import digest
-from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
+from weftline.tools.base import PLAIN, ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
 from weftline.tools.decorator import tool
 
 
@@ -35,6 +35,7 @@ class Own:
     concurrent = False
     client: ClientKind | None = None
     peer: Peer | None = None
+    traits = PLAIN
 
     def __init__(self, name: str, *, prepared: object = b"{}", timeout_s: float | None = None) -> None:
         self.spec = ToolSpec(name, "", Raw(b'{"type":"object"}'))

@@ -16,7 +16,8 @@ from campaigns.simulation.server import WallClock
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.cases import schedules
+from weftline.cases import agents, schedules
+from weftline.cases.agents import AgentDraft
 from weftline.cases.firing import SCHEDULE_KEY, TIME_KEY, ScheduleAlarm, Timing, start, start_now, started
 from weftline.cases.schedules import ScheduleChangesModel, checked_work
 from weftline.errors import InvalidRequest, RateLimited, StoreError
@@ -26,13 +27,14 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
+from weftline.server.large import LargeResponses
 from weftline.store import open_store
 from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow, due_workspaces
 from weftline.store.rows import RunFilter
-from weftline.workspace import agents, workspaces
-from weftline.workspace.agents import AgentDraft
+from weftline.work.turns import FairSemaphore
+from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,6 +75,8 @@ class Host:
     def __init__(self, engine: OwnedEngine, at: Workspaces) -> None:
         self.engine = engine
         self.workspaces = at
+        self.large = LargeResponses()
+        self.pages = FairSemaphore(per_owner=1)
         self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
         self.space = 0
 
@@ -230,12 +234,12 @@ async def test_a_clock_that_is_set_back_repeats_nothing(host: Host, clock: Clock
 
 async def test_schedule_whose_agent_is_gone_says_so_and_goes_on(host: Host, clock: Clock) -> None:
     draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
-    agent = await agents.create(host.workspaces, host.space, draft)
+    agent = await agents.add(host.workspaces, host.space, draft)
     row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
     assert row.agent == agent.id
     clock.time += timedelta(hours=1)
     await fire_all(host.alarm, host.workspaces)
-    await agents.delete(host.workspaces, host.space, agent.id)
+    await agents.remove(host.workspaces, host.space, agent.id)
     clock.time += timedelta(hours=1)
     assert await fire_all(host.alarm, host.workspaces)
     assert await host.times(row) == ["2027-01-15T09:00"]
@@ -413,7 +417,7 @@ async def test_a_damaged_schedule_starts_nothing_and_the_others_go_on(host: Host
 
 async def test_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host, clock: Clock) -> None:
     draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
-    agent = await agents.create(host.workspaces, host.space, draft)
+    agent = await agents.add(host.workspaces, host.space, draft)
     row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
 
     def query() -> Query[None]:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline.api.schemas.agents import parse_agent
 from weftline.api.schemas.tools import parse_tool
+from weftline.api.validation import parsed_as
+from weftline.cases.agents import AgentModel, draft_of
 from weftline.spec.door import parse_message, parse_run, parse_session
 from weftline.spec.fields import RunModel
 from weftline.wire.requests import parse_tool_result
@@ -97,8 +98,9 @@ def test_a_session_a_message_and_an_agent_say_so_too() -> None:
         ("modelId", "is set when the session is created and was ignored"),
         ("tols", "is not a known field and was ignored; did you mean tools?"),
     ]
-    _, agent = parse_agent(b'{"name":"a","spec":{"modelid":"x"},"descripton":"y"}')
-    assert [(field.path, field.nearest) for field in agent] == [
+    sent = b'{"name":"a","spec":{"modelid":"x"},"descripton":"y"}'
+    fields, unknown = parsed_as(AgentModel, msgspec.json.decode(sent))
+    assert [(field.path, field.nearest) for field in (*unknown, *draft_of(fields, sent)[1])] == [
         ("descripton", "description"),
         ("spec.modelid", "modelId"),
     ]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from weftline.api.agent_specs import RunSpec, effective
+from weftline.api.planning import RunSpec, effective
+from weftline.cases import agents as stored
+from weftline.cases.agents import AgentDraft
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from weftline.spec.tools import dialled_urls
 from weftline.workspace import agents
-from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
 
 from .conftest import Caller
@@ -22,55 +22,53 @@ def draft(name: str = "Sales Bot", *, slug: str = "", system: bool = False, **sp
 
 
 async def test_a_slug_is_made_of_the_name_and_numbered(at: Workspaces, acme: int, globex: int) -> None:
-    made = [await agents.create(at, acme, draft(name)) for name in ("Sales Bot!", "sales  bot", "???", "x" * 90)]
+    made = [await stored.add(at, acme, draft(name)) for name in ("Sales Bot!", "sales  bot", "???", "x" * 90)]
     assert [row.slug for row in made] == ["sales-bot", "sales-bot-2", "agent", "x" * 48]
-    assert (await agents.create(at, globex, draft())).slug == "sales-bot"
+    assert (await stored.add(at, globex, draft())).slug == "sales-bot"
 
 
 async def test_a_workspace_has_so_many_agents(
     at: Workspaces, acme: int, globex: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "MAX_PER_WORKSPACE", 2)
-    first = await agents.create(at, acme, draft())
-    await agents.create(at, acme, draft())
+    monkeypatch.setattr(stored, "MAX_PER_WORKSPACE", 2)
+    first = await stored.add(at, acme, draft())
+    await stored.add(at, acme, draft())
     with pytest.raises(InvalidRequest, match="at most 2 agents"):
-        await agents.create(at, acme, draft())
-    await agents.create(at, globex, draft())
-    await agents.delete(at, acme, first.id)
-    await agents.create(at, acme, draft())
+        await stored.add(at, acme, draft())
+    await stored.add(at, globex, draft())
+    await stored.remove(at, acme, first.id)
+    await stored.add(at, acme, draft())
 
 
 async def test_a_slug_is_had_once_in_a_workspace(at: Workspaces, acme: int) -> None:
-    first = await agents.create(at, acme, draft(slug="bot"))
-    other = await agents.create(at, acme, draft(slug="other"))
+    first = await stored.add(at, acme, draft(slug="bot"))
+    other = await stored.add(at, acme, draft(slug="other"))
     with pytest.raises(Conflict):
-        await agents.create(at, acme, draft(slug="bot"))
+        await stored.add(at, acme, draft(slug="bot"))
     with pytest.raises(Conflict):
-        await agents.replace(at, acme, other.id, draft(slug="bot"), dialled_urls=dialled_urls)
+        await stored.amend(at, acme, other.id, draft(slug="bot"))
     with pytest.raises(InvalidRequest):
-        await agents.create(at, acme, draft(slug="-bot"))
-    assert (await agents.replace(at, acme, first.id, draft("Renamed"), dialled_urls=dialled_urls)).slug == "bot"
-    assert (
-        await agents.replace(at, acme, first.id, draft("Renamed", slug="bot"), dialled_urls=dialled_urls)
-    ).name == "Renamed"
+        await stored.add(at, acme, draft(slug="-bot"))
+    assert (await stored.amend(at, acme, first.id, draft("Renamed"))).slug == "bot"
+    assert (await stored.amend(at, acme, first.id, draft("Renamed", slug="bot"))).name == "Renamed"
     assert [row.slug for row in await agents.of_workspace(at, acme)] == ["bot", "other"]
 
 
 async def test_agent_is_found_by_id_and_slug_in_its_workspace(at: Workspaces, acme: int, globex: int) -> None:
-    row = await agents.create(at, acme, draft())
+    row = await stored.add(at, acme, draft())
     assert await agents.find(at, acme, row.id) == await agents.find(at, acme, "sales-bot") == row
     for workspace, name in ((globex, row.id), (acme, "nobody")):
         with pytest.raises(NotFound):
             await agents.find(at, workspace, name)
     with pytest.raises(NotFound):
-        await agents.delete(at, globex, row.id)
-    await agents.delete(at, acme, row.id)
+        await stored.remove(at, globex, row.id)
+    await stored.remove(at, acme, row.id)
     assert await agents.of_workspace(at, acme) == []
 
 
 async def test_narrowed_credentials_see_only_their_own(at: Workspaces, acme: int) -> None:
-    plain = await agents.create(at, acme, draft("plain"))
-    system = await agents.create(at, acme, draft("system", system=True))
+    plain = await stored.add(at, acme, draft("plain"))
+    system = await stored.add(at, acme, draft("system", system=True))
     anybody, narrowed = Caller(acme), Caller(acme, (system.id,))
     assert (await agents.visible(at, anybody, limit=9)).rows == [plain, system]
     assert [row.id for row in await agents.usable(at, anybody)] == [plain.id]
@@ -83,8 +81,8 @@ async def test_narrowed_credentials_see_only_their_own(at: Workspaces, acme: int
 
 
 async def test_missing_agent_looks_like_all_others_when_narrowed(at: Workspaces, acme: int, globex: int) -> None:
-    theirs = await agents.create(at, globex, draft())
-    system = await agents.create(at, acme, draft("system", system=True))
+    theirs = await stored.add(at, globex, draft())
+    system = await stored.add(at, acme, draft("system", system=True))
     told: set[str] = set()
     for agent in (theirs.id, system.id, "agent_unknown"):
         with pytest.raises(Forbidden) as refused:
@@ -115,7 +113,7 @@ async def test_run_takes_agents_spec_with_its_own_laid_over_it(at: Workspaces, a
         spec=json.dumps({"systemPrompt": "Be kind.", "modelId": "m1", "tools": remote}).encode(),
         headers={"kept": {"X-Key": "1"}, "replaced": {"X-Key": "2"}},
     )
-    row = await agents.create(at, acme, definition)
+    row = await stored.add(at, acme, definition)
     assert b"X-Key" not in (row.secrets or b"") and row.secrets is not None
     own = {"prompt": "hi", "modelId": "m2", "tools": [remote[1] | {"url": "https://other.example"}]}
     whole = await effective(at, Caller(acme), row.id, RunSpec(json.dumps(own).encode(), {"mine": {"X": "3"}}))

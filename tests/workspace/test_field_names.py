@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import weftline.workspace
+from weftline.cases import keys
 from weftline.cases.firing import Timing
 from weftline.errors import InvalidRequest
 from weftline.tools.stored_code import TIMEOUT_S, CodeSpec
-from weftline.workspace import apps, keys, tools
+from weftline.workspace import apps, tools
 from weftline.workspace.context import Workspaces
 from weftline.workspace.workspaces import FEATURES
 
@@ -47,7 +48,7 @@ async def test_invalid_times_tools_and_keys_have_python_names(at: Workspaces, ac
         await tools.create(at, acme, slow, values={})
     assert refused.value.details["issues"][-1]["path"] == "timeout_s"
     with pytest.raises(InvalidRequest, match=r"^agent_ids: there is no agent 'gone'$"):
-        await keys.create(at, "acme", agents=["gone"], agents_exist=True)
+        await keys.add(at, "acme", agents=["gone"], agents_exist=True)
 
 
 def test_no_use_case_writes_a_field_of_the_protocol() -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import Struct
 
+from weftline.cases import keys
 from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
@@ -17,7 +18,7 @@ from weftline.store.database import Database, Query, statement
 from weftline.store.records.apps import StoredApp
 from weftline.store.sqlite.store import SqliteStore
 from weftline.trace_context import RequestInfo
-from weftline.workspace import apps, consent, grants, keys, users
+from weftline.workspace import apps, consent, grants, users
 from weftline.workspace.context import Change, Workspaces
 
 T = TypeVar("T")
@@ -170,12 +171,12 @@ class RevokedMeanwhile:
 
 
 async def test_credential_revoked_during_lookup_is_not_remembered(world: World) -> None:
-    created = await keys.create(world.at, "acme")
+    created = await keys.add(world.at, "acme")
     slow = RevokedMeanwhile(world.at.records)
     auth = Authenticator(Workspaces(slow, world.at.vault, world.at.clock))
 
     async def revoke() -> None:
-        await keys.revoke(world.at, created.key.id)
+        await keys.remove(world.at, created.key.id)
         auth.forget()
 
     slow.then = revoke

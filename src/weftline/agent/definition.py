@@ -10,18 +10,16 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, overload
 
 from weftline.agent import argument_checks
-from weftline.agent.agent_tools import AgentTool, merged, name_of, to_tool
+from weftline.agent.agent_tools import AgentTool, check_names, merged, name_of, to_tool
 from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
-from weftline.agent.policy import Budget, Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
 from weftline.agent.prompting import Prompt, checked_prompts
-from weftline.agent.running.aliases import check_names
-from weftline.agent.settings import Limits, Settings
+from weftline.agent.settings import Budget, Limits, Policy, PolicyEngine, Settings, check_policy
 from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
 from weftline.text.suggestions import did_you_mean, missing_attribute, our_name

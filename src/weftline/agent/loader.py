@@ -14,7 +14,7 @@ from weftline.agent.engine.logs import facts_around
 from weftline.agent.planning.code_agents import AgentModels, code_agents
 from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
-from weftline.api.agent_specs import code_spec
+from weftline.api.planning import code_spec
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
@@ -95,4 +95,4 @@ class ServedAgents:
     def connect(self, tools: AgentTools, engine: Engine) -> None:
         """Lets `tools` read the logs of the engine's runs and start runs of subagents."""
         tools.facts_around = partial(facts_around, engine)
-        tools.planner = ChildPlans(model_id=self._models.of_child, check=engine.check)
+        tools.planner = ChildPlans(model_id=self._models.of_child, engine=engine)

@@ -25,7 +25,7 @@ from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import ChildEnd
 from weftline.runtime.tool_calls.children import as_result, final_output
 from weftline.tools.asking import checked_template, fields_of, rendered, require_arguments
-from weftline.tools.base import Reconciled, ToolContext, ToolFailed, ToolOutput, Unknown
+from weftline.tools.base import Reconciled, ToolContext, ToolFailed, ToolOutput, Traits, Unknown
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import output_of, reason_of
 from weftline.work.outcomes import attempt
@@ -189,7 +189,6 @@ class Subagent:
     `agent` executes the calls; None means the calling agent itself, with only the tools in `only`, or all of them.
     """
 
-    is_agent = True
     effect: Effect = "idempotent"
     concurrent = True
     timeout_s: float | None = None
@@ -209,6 +208,7 @@ class Subagent:
         self._form = form
         self._briefing = briefing
         self._instructions = instructions
+        self.traits = Traits(is_agent=True, functions=() if briefing is None else briefing.functions)
         self.name = form.name
         self.agent = agent
         self.only = only
@@ -220,11 +220,6 @@ class Subagent:
     @property
     def spec(self) -> ToolSpec:
         return self._form.spec
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions that it consists of, besides its agent's."""
-        return () if self._briefing is None else self._briefing.functions
 
     async def prepare(self, args: str) -> bytes:
         return await self._form.prepare(args)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.errors import invalid_field
-from weftline.runtime.engine import OfferedCalls
+from weftline.runtime.engine import Engine
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResultBody
 from weftline.wire.responses import Warnings
@@ -23,7 +23,7 @@ TOO_LARGE = "larger than the limit; the call was closed with an error."
 
 
 async def answer_call(
-    calls: OfferedCalls,
+    calls: Engine,
     key: int,
     sent: ToolResultBody,
     *,
@@ -31,7 +31,7 @@ async def answer_call(
     idempotency_key: str = "",
     warnings: Warnings = UNSET,
 ) -> AcceptedResult:
-    """Accepts the result of a call; see `OfferedCalls.answer`.
+    """Accepts the result of a call; see `Engine.answer`.
 
     Raises `InvalidRequest` for one that is too large. The client may give up after that, so the model is told too, and
     the run does not wait for the timeout.
@@ -57,7 +57,7 @@ async def answer_call(
 
 
 async def answer_calls(
-    calls: OfferedCalls,
+    calls: Engine,
     key: int,
     await_id: str,
     sent: SentResults,
@@ -65,6 +65,6 @@ async def answer_calls(
     idempotency_key: str = "",
     warnings: Warnings = UNSET,
 ) -> AcceptedResult:
-    """Accepts the results of all calls of a turn; see `OfferedCalls.provide`."""
+    """Accepts the results of all calls of a turn; see `Engine.provide`."""
     accepted = await calls.provide(key, await_id, sent.results, problems=sent.problems, idempotency_key=idempotency_key)
     return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)

@@ -10,13 +10,10 @@ from msgspec import UNSET, Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline.api.agent_specs import RunSpec, effective, merged, require_named
-from weftline.api.parsing import is_small, parsed
-from weftline.api.planning import plan_of
+from weftline.api.planning import RunSpec, effective, merged, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
-from weftline.plan import RunPlan
 from weftline.runtime.engine import Engine
 from weftline.spec.door import Sent, parse_run
 from weftline.store.records.agents import AgentRow
@@ -25,6 +22,7 @@ from weftline.wire.attachments import TakenAttachment
 from weftline.wire.errors import as_sent
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import is_small, parsed
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 
@@ -47,30 +45,11 @@ class Created(Struct, frozen=True):
     warnings: Warnings = UNSET
 
 
-class Creating(Protocol):
-    """The engine, as creating runs needs it."""
-
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        run_id: str | None = None,
-    ) -> str: ...
-
-    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
-
-
 class CreatingHost(Protocol):
     """The server, as creating runs needs it."""
 
     @property
-    def engine(self) -> Creating: ...
+    def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
-from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
-from weftline.runtime.reads.reading import StoredRuns
+from weftline.replay.forking import ForkPoint, create_fork, fork_point
+from weftline.runtime.engine import Engine
 from weftline.spec.door import Door, parse_run, use_one_fallback
 from weftline.spec.fields import ForkModel
 from weftline.spec.merge import forked
@@ -23,6 +22,7 @@ from weftline.store.base import LogReader
 from weftline.store.rows import IdempotencyKey, RunRow
 from weftline.wire.errors import as_sent
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import parsed
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 
@@ -60,20 +60,13 @@ class _Changed(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-class Forking(ForkTarget, Protocol):
-    """Where forks start: a running engine, or a store without one, which refuses."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
-
-
 async def log_bytes(log: LogReader, row: RunRow) -> int:
     """Returns how much is read to fork a run."""
     return await log.log_size(row.key) + (await log.thread_size(row.thread) if row.thread is not None else 0)
 
 
 async def fork_run(
-    engine: Forking,
+    engine: Engine,
     at: Workspaces,
     row: RunRow,
     fork: Fork,

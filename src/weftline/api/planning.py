@@ -1,22 +1,83 @@
-"""Makes the plan of a client's run, whether its agent is stored, a code agent, or absent."""
+"""The spec of a client's run, and its plan, whether its agent is stored, a code agent, or absent.
+
+Agents are stored as clients' JSON, which is merged with the request's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.api.principal import Principal
-from weftline.errors import InvalidRequest, WeftlineError
+from weftline.errors import Forbidden, InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
+from weftline.runtime.engine import Engine
+from weftline.spec.merge import agent_spec, with_agent
 from weftline.spec.plan import read_spec, to_plan
-from weftline.wire.errors import as_sent
+from weftline.spec.tools import names_of_tools
+from weftline.store.records.agents import AgentRow
+from weftline.store.sealing import Headers
+from weftline.wire.errors import as_sent, client_names
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import off_loop
+from weftline.workspace import agents
 from weftline.workspace.agents import no_such_agent
-from weftline.workspace.code_agents import STORED_ID
-from weftline.workspace.context import Workspaces
+from weftline.workspace.code_agents import STORED_ID, CodeAgent
+from weftline.workspace.context import Caller, Workspaces
+
+
+class RunSpec(Struct, frozen=True):
+    """What a run is created from."""
+
+    spec: bytes
+    headers: Headers
+    """Secret headers of the tools that the server connects to."""
+
+
+def code_spec(agent: CodeAgent) -> bytes:
+    """Returns what clients see of an agent that is defined in code, in the form of a run's spec."""
+    return agent_spec(model=agent.model, instructions=agent.instructions, output=agent.output)
+
+
+def require_named(caller: Caller, agent_id: str | None) -> None:
+    """Raises `Forbidden` for a caller restricted to some agents whose request names none of them."""
+    try:
+        agents.require_named(caller, agent_id)
+    except Forbidden as error:
+        raise as_sent(error) from None
+
+
+async def effective(
+    at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec, *, replaces: bool = False
+) -> RunSpec:
+    """Returns the spec to run: the agent's, overridden by the request's own.
+
+    A caller restricted to some agents must name one of them. `replaces` means that the caller may change the agent, and
+    so replace its policy for a run; the policies of others stay within the agent's.
+    """
+    require_named(caller, agent_id)
+    if agent_id is None:
+        return own
+    with client_names():
+        agent = await agents.use(at, caller, agent_id)
+    return await off_loop(partial(merged, at, agent, own, replaces=replaces), size=len(agent.spec) + len(own.spec))
+
+
+def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = False) -> RunSpec:
+    """Merges a request's spec into an agent's. A tool that the request replaces has its own headers, or none."""
+    if agent.id in at.code:
+        # A code agent itself defines what its runs start from, as a session's copy would be out of date.
+        return RunSpec(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
+    headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
+    if headers:
+        replaced = names_of_tools(own.spec)
+        headers = {name: values for name, values in headers.items() if name not in replaced}
+    spec = with_agent(agent.spec, own.spec, id=agent.id, name=agent.name, replaces=replaces)
+    return RunSpec(spec, {**headers, **own.headers})
 
 
 def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
@@ -34,14 +95,8 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     return to_plan(asked, requested_by=requested_by)
 
 
-class Checking(Protocol):
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that do not exist, as far as that is known."""
-        ...
-
-
 async def check_plan(
-    engine: Checking, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
+    engine: Engine, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
 ) -> None:
     """Raises `WeftlineError` for whatever a run of the plan could not use, by the names of the client's fields."""
     try:
@@ -51,7 +106,7 @@ async def check_plan(
 
 
 async def plan_warnings(
-    logs: Checking, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
+    logs: Engine, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
 ) -> Warnings:
     """Returns warnings about unknown fields, and about what a run of the plan would fail with now.
 
@@ -66,14 +121,8 @@ async def plan_warnings(
     return warnings
 
 
-class Accepting(Checking, Protocol):
-    def require_accepting(self) -> None:
-        """Raises `Unavailable` while it takes no work."""
-        ...
-
-
 async def runnable(
-    engine: Accepting,
+    engine: Engine,
     by: Principal,
     plan: RunPlan,
     unknown: Sequence[UnknownField],

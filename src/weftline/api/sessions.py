@@ -8,10 +8,8 @@ from functools import partial
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from weftline.api.agent_specs import RunSpec, effective, merged, require_named
 from weftline.api.creating import Created, Host, Warn, blobs_of, prompt_fields
-from weftline.api.parsing import off_loop, parsed
-from weftline.api.planning import check_plan, plan_of
+from weftline.api.planning import RunSpec, check_plan, effective, merged, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.api.views import call_views, session_unreadable
 from weftline.errors import Conflict, InvalidRequest
@@ -29,6 +27,7 @@ from weftline.wire.errors import as_sent, error_code, session_damaged
 from weftline.wire.responses import Warnings, iso, request_warnings
 from weftline.wire.run_responses import Call
 from weftline.wire.session_responses import ListedSession, Origin
+from weftline.work.heavy import off_loop, parsed
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft

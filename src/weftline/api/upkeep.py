@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from weftline.runtime import ids
 from weftline.runtime.deploys import left_alone
+from weftline.runtime.engine import Engine
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.base import Store
 from weftline.store.rows import RunFilter
@@ -24,10 +25,6 @@ T = TypeVar("T")
 
 _MAX_S = 1.0
 _UNFINISHED = ("queued", "running", "paused")
-
-
-class Trimming(Protocol):
-    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
 
 
 class Trimmed(Struct, frozen=True):
@@ -45,7 +42,7 @@ class UnsupportedRun(Struct):
     """What this version does not know about it."""
 
 
-async def trim(at: Workspaces, logs: Trimming, *, before: int, after: int, workspace: str | None = None) -> Trimmed:
+async def trim(at: Workspaces, logs: Engine, *, before: int, after: int, workspace: str | None = None) -> Trimmed:
     """Removes the logs of the next runs after the key `after` that ended before that time; at the end, old deliveries
     too.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from msgspec import UNSET, DecodeError, Raw
 
@@ -18,6 +17,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, LoggedCall, stored_doubts
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, errors, responses, run_responses, snapshots
@@ -29,25 +29,7 @@ from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
 
-class RunSource(Protocol):
-    """Where runs are read from."""
-
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None: ...
-    async def parent(self, row: RunRow) -> str | None: ...
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]: ...
-    async def session_id(self, thread: int | None) -> str | None: ...
-    async def receipt(self, key: int) -> CancelReceipt: ...
-    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
-
-
-class AwaitSource(Protocol):
-    """Where the questions of runs are read from."""
-
-    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
-    async def session_id(self, thread: int | None) -> str | None: ...
-
-
-async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
+async def run_view(engine: StoredRuns, row: RunRow, *, max_bytes: int | None = None) -> RunView:
     """Returns what a snapshot shows. The spec is `{}` if retention has removed its entry.
 
     Raises `LargeEntry`, without reading it, if a required entry has more than `max_bytes`; `StoreError`
@@ -57,7 +39,7 @@ async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = No
     return await _view(engine, row, first, max_bytes=max_bytes)
 
 
-async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
+async def run_summary(engine: StoredRuns, row: RunRow, *, max_bytes: int | None = None) -> RunView:
     """Like `run_view`, but does not read the spec, which may be large.
 
     A run whose end is unreadable reports that in its error, as it is one of many in a list.
@@ -70,7 +52,7 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
 
-async def awaits_of(engine: AwaitSource, row: RunRow) -> list[awaits.OpenAwait]:
+async def awaits_of(engine: StoredRuns, row: RunRow) -> list[awaits.OpenAwait]:
     """Returns what the run, and those below it, ask people."""
     if row.ended_at is not None:
         return []
@@ -78,7 +60,7 @@ async def awaits_of(engine: AwaitSource, row: RunRow) -> list[awaits.OpenAwait]:
     return await await_views([one for one in found if not one.unread], engine.session_id)
 
 
-async def receipt_of(engine: RunSource, row: RunRow) -> run_responses.CancelReceipt | None:
+async def receipt_of(engine: StoredRuns, row: RunRow) -> run_responses.CancelReceipt | None:
     """Returns what became of the calls of a run that was cancelled, unless retention has removed them."""
     if row.status != "cancelled":
         return None
@@ -90,7 +72,7 @@ async def receipt_of(engine: RunSource, row: RunRow) -> run_responses.CancelRece
     return receipt_view(await engine.receipt(row.key)) if known else None
 
 
-async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:
+async def _view(engine: StoredRuns, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:
     if row.damaged:
         raise errors.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
@@ -119,7 +101,7 @@ async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes
     return made() if size <= _BUILD_ON_LOOP_BYTES else await in_turn(made)
 
 
-async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
+async def _in_doubt(engine: StoredRuns, row: RunRow) -> tuple[CallName, ...]:
     """Returns the calls in doubt: those that are closed, and those that a person is asked about.
 
     They are read from the row, or from the log if another fold version wrote the row's state.
@@ -145,7 +127,7 @@ def unreadable(row: RunRow) -> StoreError | Conflict:
     return end_of_newer_code(run_id) if row.ended_at is not None else of_newer_code(run_id)
 
 
-async def _latest_pause(engine: RunSource, row: RunRow) -> Item | None:
+async def _latest_pause(engine: StoredRuns, row: RunRow) -> Item | None:
     """Returns the latest entry that paused or resumed the run.
 
     Few runs have one, and it is not searched for in those that only wait for people.

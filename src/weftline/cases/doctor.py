@@ -19,8 +19,9 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
-from weftline.runtime.deploys import Knows, changes_of, have, left_alone, parts_of
+from weftline.runtime.deploys import changes_of, have, left_alone, parts_of
 from weftline.runtime.reads.calls import stored_doubts
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import ReadStore
 from weftline.store.records import deliveries, schedules, webhooks
 from weftline.store.rows import AwaitFilter, OpenAwait, RunFilter, RunRow
@@ -35,7 +36,7 @@ Kind: TypeAlias = Literal[
 ]
 
 
-class Present(Knows, Protocol):
+class Present(ToolSource, Protocol):
     """The agents and tools of this process."""
 
     def tool_names(self, plan: RunPlan) -> Collection[str] | None:

@@ -17,7 +17,6 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.api.creating import CreatingHost, create_checked
-from weftline.api.parsing import parsed
 from weftline.errors import LOG_DAMAGED, RateLimited, StoreError, Unavailable, WeftlineError, invalid_field
 from weftline.spec.door import Sent, parse_run
 from weftline.store.database import Query
@@ -27,6 +26,7 @@ from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
 from weftline.wire.json_text import NULL, decode_fields, encode
 from weftline.wire.responses import iso
+from weftline.work.heavy import parsed
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.cron import parse_cron, parse_zone
 

@@ -16,10 +16,9 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints
 
-from weftline.api.agent_specs import RunSpec, effective
-from weftline.api.parsing import parsed
-from weftline.api.planning import plan_of, runnable
+from weftline.api.planning import RunSpec, effective, plan_of, runnable
 from weftline.api.principal import Principal
+from weftline.cases.agents import kept_secrets
 from weftline.cases.base import Host, Repeatable, Sent, require_accepting
 from weftline.cases.firing import SCHEDULE_KEY, TIME_KEY, Timing, headers_of, stamped, start_now, timing_of
 from weftline.errors import (
@@ -46,8 +45,9 @@ from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import JsonObject, Time, Warnings, iso, iso_or_none
 from weftline.wire.run_responses import CreatedRun, run_url
 from weftline.wire.unknown_fields import UnknownField
+from weftline.work.heavy import parsed
 from weftline.workspace import agents
-from weftline.workspace.agents import kept_secrets, owns
+from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Change, Workspaces
 from weftline.workspace.cron import MAX_CHARS
 

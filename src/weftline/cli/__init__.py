@@ -15,6 +15,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("weftline.cli.run", "Run a prompt, here or on a server."),
         "chat": ("weftline.cli.chat", "Talk to an agent from a Python file."),
     },
+    "Folders of agents": {
+        "check": ("weftline.cli.check", "Check a folder of agents: every problem, with file and line."),
+        "info": ("weftline.cli.info", "Show what a folder of agents has."),
+    },
     "Look": {
         "runs": ("weftline.cli.runs", "List, show, follow, steer, pause and cancel runs."),
         "sessions": ("weftline.cli.sessions", "List and show sessions: who said what, in which runs."),

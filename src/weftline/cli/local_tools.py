@@ -35,7 +35,7 @@ class HandedOver:
     def __init__(self, tool: FunctionTool, ask: AskPerson) -> None:
         if tool.client is not None:
             raise InvalidSpec(f"The tool {tool.name} is executed outside (external=True), never here.")
-        if len(tool.asks) > 1:
+        if len(tool.traits.asks) > 1:
             raise InvalidSpec(
                 f"The tool {tool.name} names its approvers, whom only a server knows: give the tool to the server"
                 " (`weftline serve --tools …`), or take approvers away."

@@ -347,15 +347,14 @@ class _Process:
     async def answer(self, asked: AwaitOpened, reply: dict[str, Any]) -> None:
         from getpass import getuser
 
-        from weftline.api.controlling import answer_run
         from weftline.api.principal import operator_name
-        from weftline.api.schemas.awaits import AnswerModel, parsed_as
+        from weftline.api.validation import parsed_as
+        from weftline.cases.awaits import AnswerModel, answer_of, give_answer
 
-        run_id = asked.run_id
-        key = await self._here.engine.locate(run_id, workspace=self._workspace)
-        sent = parsed_as(AnswerModel, reply)[0]
         engine, at = self._here.engine, self._here.workspaces
-        await answer_run(at, engine, key, sent, run_id=run_id, await_id=asked.id, by=operator_name(getuser()))
+        key = await engine.locate(asked.run_id, workspace=self._workspace)
+        answer = answer_of(parsed_as(AnswerModel, reply)[0])
+        await give_answer(at, engine, key, asked.id, answer, by=operator_name(getuser()))
 
     def elsewhere(self, asked: AwaitOpened) -> str:
         from weftline.cli.asking import how_to_answer

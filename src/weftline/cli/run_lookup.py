@@ -100,7 +100,7 @@ async def stored_id(store: ReadStore, start: str, *, workspace: int | None) -> s
         return start
     if not labels.is_possible(start):
         raise NotFound(f"There is no run {start!r}.")
-    rows = await runs_with_prefix(store.log, start, RunFilter(workspace=workspace, limit=2))
+    rows = await runs_with_prefix(store.log.runs, start, RunFilter(workspace=workspace, limit=2))
     return _only([ids.run_id(row.key, row.salt) for row in rows], start)
 
 

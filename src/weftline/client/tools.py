@@ -314,25 +314,15 @@ def _as_tool(given: ToolLike) -> Tool:
     if hasattr(given, "acquire"):
         return given  # pyright: ignore[reportReturnType]  (a function has no such attribute)
     if hasattr(given, "asks_people"):
-        return _of_library(cast("_LibraryTool", given))
+        return _of_library(given)
     if callable(given):
         return LocalTool(given)
     raise InvalidSpec(f"{given!r} is not a tool")
 
 
-class _LibraryTool(Protocol):
-    """A function of `@weftline.tool`, whose class clients do not load."""
-
-    name: str
-    description: str
-    timeout_s: float | None
-    asks: tuple[str, ...]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-def _of_library(given: _LibraryTool) -> Tool:
-    if given.asks:
+def _of_library(given: Any) -> Tool:
+    """Takes a function of `@weftline.tool`, whose class clients do not load."""
+    if given.traits.asks:
         raise InvalidSpec(
             f"The tool {given.name} asks a person before each call (confirm=…), and a client has nobody to ask: give"
             " the tool to the server (`weftline serve --tools …`), or take confirm away and ask in the function itself."

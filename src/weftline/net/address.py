@@ -166,3 +166,11 @@ def _quoted(text: str) -> str:
     if text.isascii() and text.isprintable() and " " not in text:
         return text
     return quote(text, safe=_NEEDS_NO_QUOTING)
+
+
+def same_origin(before: str, after: str) -> bool:
+    """Returns True if both addresses have the same origin; False if one has none."""
+    try:
+        return origin_of(before) == origin_of(after)
+    except InvalidAddress:
+        return False

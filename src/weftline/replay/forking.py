@@ -24,10 +24,10 @@ from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.engine import CreateOptions
+from weftline.runtime.engine import CreateOptions, Engine
 from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
-from weftline.store.rows import IdempotencyKey, Item, RunRow
+from weftline.store.rows import Item, RunRow
 
 
 class ForkPoint(Struct, frozen=True):
@@ -98,14 +98,6 @@ async def _read_fork_point(log: LogReader, row: RunRow, first: Item, *, turn: in
     return ForkPoint(origin, plan, sent, messages, await _blobs(log, row, messages), row.thread)
 
 
-class ForkTarget(Protocol):
-    """The engine that forks are created in."""
-
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None: ...
-    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str: ...
-    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
-
-
 class Threads(Protocol):
     """Creates the threads of forks."""
 
@@ -119,7 +111,7 @@ class Threads(Protocol):
 
 
 async def create_fork(
-    engine: ForkTarget,
+    engine: Engine,
     threads: Threads,
     point: ForkPoint,
     plan: RunPlan,

@@ -50,7 +50,7 @@ class Commits:
         recovery: Recovery,
         lineage: Lineage,
         metrics: Metrics,
-        on_unopened_end: Callable[[LiveRun], None] | None,
+        on_unopened_end: Callable[[LiveRun], None],
     ) -> None:
         self._residents = residents
         self._kept = residents.kept
@@ -125,8 +125,7 @@ class Commits:
         if head.status == "failed":
             report_failure(work, head, write.items[-1].body)
         if work.toolbox is None:
-            if self._on_unopened_end is not None:
-                self._on_unopened_end(run)
+            self._on_unopened_end(run)
         elif work.toolbox.code is not None:
             work.toolbox.code.ended(head, write.items[-1].body, work.conversation.shared.values)
         if not run.active and run.log.outbox.empty:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from msgspec import Raw, Struct
 
@@ -29,6 +28,7 @@ from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.reads.relatives import parent_link
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import LogReader
 from weftline.store.rows import DueRun, RunRow, TimedRun
 from weftline.tools.digests import digest
@@ -137,21 +137,14 @@ async def _newer_end(logs: LogReader, row: RunRow) -> str:
     return ""
 
 
-class Knows(Protocol):
-    """Questions about a plan before its run is driven; see `weftline.runtime.tool_calls.toolbox.ToolSource`."""
-
-    def knows(self, plan: RunPlan) -> bool: ...
-    def digests(self, plan: RunPlan) -> Digests | None: ...
-
-
-def can_run_here(plan: RunPlan, tools: Knows) -> bool:
+def can_run_here(plan: RunPlan, tools: ToolSource) -> bool:
     """Returns True if a run with this plan can continue in this process: its agent is here, in the version that the run
     needs.
     """
     return tools.knows(plan) and not (plan.limits.on_deploy == "pin" and changes_of(plan, tools))
 
 
-def changes_of(plan: RunPlan, tools: Knows, *, before: Digests | None = None) -> dict[Part, Change]:
+def changes_of(plan: RunPlan, tools: ToolSource, *, before: Digests | None = None) -> dict[Part, Change]:
     """Returns the changes since the run began, or since `before`. None, if that is unknown."""
     before = before or plan.digests
     now = None if before is None else tools.digests(plan)
@@ -170,7 +163,7 @@ class Deploy(Struct, frozen=True):
 NO_DEPLOY = Deploy()
 
 
-def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
+def deploy_for(state: State, work: WorkingSet, tools: ToolSource) -> Deploy:
     """Returns the changes for a run that was loaded from the store, and what follows under its own policy."""
     changed = changes_of(work.plan, tools, before=work.conversation.digests)
     if not changed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
+from weftline.runtime.opening import RunOpener
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
@@ -63,26 +64,14 @@ CUT_S = 5.0
 """How long cancelled work is waited for."""
 
 
+CarryOut: TypeAlias = Callable[[Command, State, WorkingSet, Services, Sink], Coroutine[Any, Any, Outcome | None]]
+"""`weftline.runtime.carry_out.carry_out`, or a replacement in a test."""
+
+
 class TakeStep(Protocol):
     """`weftline.runtime.step.step`, or a replacement in a test."""
 
     def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step: ...
-
-
-class CarryOut(Protocol):
-    """`weftline.runtime.carry_out.carry_out`, or a replacement in a test."""
-
-    async def __call__(
-        self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
-    ) -> Outcome | None: ...
-
-
-class Opener(Protocol):
-    """Makes a run ready to be driven."""
-
-    async def open(self, run: LiveRun) -> Sequence[Draft]:
-        """Loads models, tools and history into the working set; returns the facts that record the takeover."""
-        ...
 
 
 class Driver:
@@ -95,7 +84,7 @@ class Driver:
         self,
         log: Log,
         services: Services,
-        opener: Opener,
+        opener: RunOpener,
         *,
         on_deadline: Callable[[LiveRun, int], None],
         on_calls: OnCalls,

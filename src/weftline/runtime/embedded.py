@@ -20,11 +20,7 @@ from typing import Self, cast
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.control import LEASE_US
-from weftline.kernel.entries import (
-    AwaitOutcome,
-    CancelRequested,
-    Fact,
-)
+from weftline.kernel.entries import AwaitOutcome, CancelRequested, Fact
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -56,7 +52,7 @@ from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
-from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
+from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.naming import db_option
@@ -147,7 +143,7 @@ class EmbeddedEngine:
             public_errors=self._public_errors,
         )
 
-        def new_driver(log: Log, *, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver:
+        def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver:
             return Driver(
                 log,
                 services,
@@ -168,7 +164,7 @@ class EmbeddedEngine:
             knows=self._can_run_here,
             ledger=ledger,
             max_recoveries=self._max_recoveries,
-            on_unopened_end=partial(_notify_end, self._tools) if isinstance(self._tools, EndListener) else None,
+            on_unopened_end=partial(_notify_end, self._tools),
         )
         creator.connect(fleet)
         self.create = cast(Create, creator.create)
@@ -553,7 +549,7 @@ class EmbeddedEngine:
         return found
 
 
-def _notify_end(tools: EndListener, run: LiveRun) -> None:
+def _notify_end(tools: ToolSource, run: LiveRun) -> None:
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)

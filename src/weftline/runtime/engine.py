@@ -1,6 +1,6 @@
 """The engine protocol: everything that the server, the commands and the library can do with runs.
 
-`Engine` is what an engine has to do itself, in parts of one purpose each. What is read comes from the store and is the
+`Engine` is what an engine has to do itself. What is read comes from the store and is the
 same for every engine: `weftline.runtime.reads.reading.StoredRuns`.
 
 Whatever is accepted is durable when the call returns. Every engine behaves the same towards its clients; the suite in
@@ -159,8 +159,19 @@ class StreamPlace(Protocol):
         ...
 
 
-class Readiness(Protocol):
-    """Readiness of an engine to take requests, and of its runs to proceed."""
+class Engine(Protocol):
+    """What every engine does; see the module."""
+
+    @property
+    def stored(self) -> StoredRuns:
+        """Reads runs and threads from the store, in the same way for every engine."""
+        ...
+
+    async def locate(self, run_id: str, *, workspace: int) -> int:
+        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
+        ...
+
+    # Readiness of an engine to take requests, and of its runs to proceed
 
     @property
     def clock(self) -> Clock: ...
@@ -181,9 +192,7 @@ class Readiness(Protocol):
         """Lets the runs of a restored store continue."""
         ...
 
-
-class Creation(Protocol):
-    """Creating runs."""
+    # Creating runs
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
@@ -211,9 +220,7 @@ class Creation(Protocol):
         """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
-
-class Steering(Protocol):
-    """Messages to a run under way, and its pauses."""
+    # Messages to a run under way, and its pauses
 
     async def steer(
         self,
@@ -270,9 +277,7 @@ class Steering(Protocol):
         """
         ...
 
-
-class Requests(Protocol):
-    """Facts from outside for runs that have not ended, and their early end."""
+    # Facts from outside for runs that have not ended, and their early end
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request; False if the run does not accept it.
@@ -291,9 +296,7 @@ class Requests(Protocol):
         """Cancels all runs of a thread that has ended, newest first."""
         ...
 
-
-class OfferedCalls(Protocol):
-    """Answers of clients to the calls offered to them."""
+    # Answers of clients to the calls offered to them
 
     async def answer(
         self,
@@ -356,9 +359,7 @@ class OfferedCalls(Protocol):
         """Releases a claimed call, which is offered to all clients again. Raises as `heartbeat` does."""
         ...
 
-
-class People(Protocol):
-    """Answering the questions that a run asks people."""
+    # Answering the questions that a run asks people
 
     async def answer_await(
         self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
@@ -380,9 +381,7 @@ class People(Protocol):
         """
         ...
 
-
-class Streams(Protocol):
-    """Following the entries of runs."""
+    # Following the entries of runs
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
         """Follows a run. The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams
@@ -414,9 +413,7 @@ class Streams(Protocol):
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         ...
 
-
-class Upkeep(Protocol):
-    """Operations on the store and its limits."""
+    # Operations on the store and its limits
 
     def measure(self) -> Measured:
         """What the engine has counted since its start, and how much is going on now."""
@@ -430,17 +427,6 @@ class Upkeep(Protocol):
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         """Removes the logs of runs that ended before that time; see `LogStore.trim`."""
-        ...
-
-
-class Engine(Readiness, Creation, Steering, Requests, OfferedCalls, People, Streams, Upkeep, Protocol):
-    @property
-    def stored(self) -> StoredRuns:
-        """Reads runs and threads from the store, in the same way for every engine."""
-        ...
-
-    async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         ...
 
 

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
@@ -26,6 +26,7 @@ from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import WriteQueue
 from weftline.runtime.clock import Clock
+from weftline.runtime.commits import Commits
 from weftline.runtime.live import BEHIND, GONE, NOTED, Draft, LiveRun, Waiter, note_fact
 from weftline.runtime.metrics import Metrics
 from weftline.store.base import LogStore
@@ -43,25 +44,6 @@ _ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
 """The first: something that the run began has ended, so it does not kill the process."""
 
 
-class CommitObserver(Protocol):
-    """Handles what follows from a commit: fan-out, the next run of the thread, the end of a run."""
-
-    def committed(self, run: LiveRun, write: Write, result: Written) -> None: ...
-
-    def lost(self, run: LiveRun, *, refused: bool) -> None:
-        """The run's memory is ahead of a log that will not catch up: it was dropped.
-
-        If the store has `refused` writes, `store_recovered` follows once it takes them again.
-        """
-        ...
-
-    def unwritable(self, run: LiveRun, error: Exception) -> None:
-        """Called when the run was dropped because what it has appended can never be written."""
-        ...
-
-    def store_recovered(self) -> None: ...
-
-
 class _Batch(NamedTuple):
     """The runs of one flush, and what it writes of each."""
 
@@ -72,7 +54,7 @@ class _Batch(NamedTuple):
 
 
 class Log:
-    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver, metrics: Metrics) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, observer: Commits, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
         self._clock = clock

@@ -21,9 +21,9 @@ is over is charged too, and its next trial is twice as long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from weftline.errors import StoreError
 from weftline.runtime.live import LiveRun
@@ -266,7 +266,7 @@ class Trials:
                 async with asyncio.timeout(min(left_s, PROBE_S)):
                     await self._moved.wait()
 
-    async def _write(self, note: Note, keys: list[int]) -> None:
+    async def _write(self, note: Callable[[Sequence[int]], Awaitable[None]], keys: list[int]) -> None:
         """Writes a record. If the store refuses, suspects wait like all other runs."""
         while True:
             try:
@@ -274,10 +274,6 @@ class Trials:
                 return
             except StoreError:
                 await asyncio.sleep(STORE_RETRY_S)
-
-
-class Note(Protocol):
-    async def __call__(self, keys: Sequence[int]) -> None: ...
 
 
 def _trial_s(row: DueRun) -> float:

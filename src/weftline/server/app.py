@@ -281,9 +281,9 @@ def refusal(request: Request, error: WeftlineError) -> Response:
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
-    return Response(
-        error_body(error, request.about.id), status=error.status, headers=tuple(headers), code=wire_code(error.code)
-    )
+    code = wire_code(error.code, path=request.path)
+    body = error_body(error, request.about.id, path=request.path)
+    return Response(body, status=error.status, headers=tuple(headers), code=code)
 
 
 def _challenge(request: Request, *, error: str, scope: str = "") -> tuple[bytes, bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from weftline.api.principal import Principal
+from weftline.cases.keys import by_secret_hash, hash_secret
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
@@ -17,7 +18,6 @@ from weftline.server.router import Route
 from weftline.store.sealing import SecretHash
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token, stored_token
-from weftline.workspace.keys import by_secret_hash, hash_secret
 from weftline.workspace.scopes import meaning
 
 _CACHED = 4096

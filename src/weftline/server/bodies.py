@@ -9,7 +9,7 @@ from msgspec import DecodeError
 from msgspec.json import Decoder
 from pydantic import BaseModel
 
-from weftline.api.schemas.awaits import parsed_as
+from weftline.api.validation import parsed_as
 from weftline.errors import InvalidRequest
 from weftline.server.declared import Body
 from weftline.wire.json_text import decode_object

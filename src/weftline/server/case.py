@@ -3,28 +3,36 @@
     async def change(on: Host, by: Principal, schedule_id: str, sent: Sent[ScheduleChangesModel]) -> Schedule
 
 has the path's `{scheduleId}`, a body of this model, and a `Schedule` as its response. With `warnings` in the response,
-it names unknown fields; with `Repeatable` instead of `Sent`, it takes an `Idempotency-Key`.
+it names unknown fields; with `Repeatable` instead of `Sent`, it takes an `Idempotency-Key`. A body is a pydantic model
+or a struct. A `Page` is one of a list, with a cursor and a limit, and keyword arguments are parameters of the query:
+
+    async def index(on: Host, by: Principal, page: Page, *, revoked: Annotated[bool, "Revoked keys too."] = False)
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from msgspec.json import encode
 
 from weftline.api.principal import Principal
 from weftline.cases.base import Body as SentBody
-from weftline.cases.base import Repeatable
+from weftline.cases.base import Encoded, Page, Repeatable
 from weftline.server.app import App
-from weftline.server.bodies import model_body
-from weftline.server.declared import AnyBody, Body, Undeclared
-from weftline.server.http import Headers, Request, Response, idempotency
+from weftline.server.bodies import model_body, struct_body
+from weftline.server.declared import AnyBody, Body, QueryParameter, Undeclared
+from weftline.server.http import Headers, Request, Response, idempotency, idempotency_key
 from weftline.server.router import Handler
+from weftline.server.routes.lists import CURSOR, LIMIT, STORED_LIMIT, one_of, page_limit, parameter, stored_page
 from weftline.wire.limits import MAX_BODY_BYTES
+from weftline.wire.models import Part
 from weftline.wire.responses import Ok
+
+_OF_LISTS = {"limit": LIMIT, "cursor": CURSOR}
 
 
 class OfCase(TypedDict):
@@ -32,6 +40,7 @@ class OfCase(TypedDict):
 
     handler: Handler
     body: AnyBody | None
+    query: tuple[QueryParameter, ...]
     warns: bool
     idempotent: bool
     returns: Any
@@ -44,29 +53,51 @@ def case(
     status: int = 200,
     limit_bytes: int = MAX_BODY_BYTES,
     headers: Headers = (),
+    optional_body: bool = False,
+    may_end_waits: bool = False,
 ) -> OfCase:
-    """Returns the fields of the route of a use case."""
-    types = get_type_hints(use)
+    """Returns the fields of the route of a use case.
+
+    An absent body is {} if it is optional. With `may_end_waits`, a long wait ends if the client goes away.
+    """
+    types = get_type_hints(use, include_extras=True)
     sent, returned = types.get("sent"), types["return"]
-    returns = Ok if returned is type(None) else returned
+    returns = Ok if returned is type(None) else get_args(returned)[0] if get_origin(returned) is Encoded else returned
     model = None if sent is None or get_args(sent) == (type(None),) else get_args(sent)[0]
-    body = None if model is None else model_body(model, limit_bytes=limit_bytes)
+    body = None if model is None else _body(model, limit_bytes=limit_bytes, optional=optional_body)
     kind = None if sent is None else get_origin(sent)
-    ids = [_camel(name) for name in list(signature(use).parameters)[2:] if name != "sent"]
+    arguments = list(signature(use).parameters.values())[2:]
+    ids = [
+        _camel(one.name) for one in arguments if one.name not in ("page", "sent") and one.kind is not one.KEYWORD_ONLY
+    ]
+    asked = {
+        one.name: _OF_LISTS.get(one.name) or parameter(_camel(one.name), types[one.name])
+        for one in arguments
+        if one.kind is one.KEYWORD_ONLY
+    }
 
     @wraps(use)
     async def handler(app: App, request: Request, principal: Principal) -> Response:
         given: list[Any] = [request.params[id] for id in ids]
+        if "page" in types:
+            after, limit = stored_page(app, request, principal)
+            given.append(Page(after, limit, partial(app.cursors.seal, workspace=principal.workspace)))
         if kind is not None:
             warn = partial(app.unknown_fields.warnings, request)
-            own = {"once": partial(idempotency, request)} if kind is Repeatable else {}
+            own: dict[str, Any] = {}
+            if kind is Repeatable:
+                own = {"once": partial(idempotency, request), "key": lambda: idempotency_key(request) or ""}
             given.append(kind(partial(_read, request, body), warn, request.root, **own))
-        made = await use(app, principal, *given)
-        return Response(encode(Ok() if made is None else made), status=status, headers=headers)
+        query = {name: _value(request, parameter) for name, parameter in asked.items()}
+        with request.may_end_waits() if may_end_waits else nullcontext():
+            made = await use(app, principal, *given, **query)
+        content = made.body if isinstance(made, Encoded) else encode(Ok() if made is None else made)
+        return Response(content, status=status, headers=headers)
 
     return OfCase(
         handler=handler,
         body=body,
+        query=(*((STORED_LIMIT, CURSOR) if "page" in types else ()), *asked.values()),
         warns=model is not None and "warnings" in returns.__struct_fields__,
         idempotent=kind is Repeatable,
         returns=returns,
@@ -74,12 +105,28 @@ def case(
     )
 
 
+def _body(model: type[Any], *, limit_bytes: int, optional: bool) -> Body[Any]:
+    if issubclass(model, Part):
+        return model_body(model, limit_bytes=limit_bytes, optional=optional)
+    return struct_body(model, limit_bytes=limit_bytes)
+
+
+def _value(request: Request, parameter: QueryParameter) -> str | bool | int | None:
+    if parameter is LIMIT:
+        return page_limit(request)
+    if get_origin(parameter.type) is not Literal:
+        return request.query_value(parameter.name)
+    value = one_of(request, parameter)
+    return value == "true" if parameter.type == Literal["true", "false"] else value
+
+
 async def _read(request: Request, body: Body[Any] | None) -> SentBody[Any]:
     if body is None:
         raise Undeclared("a body")
     raw = await request.body()
-    fields, unknown = await request.parse(raw, body)
-    return SentBody(fields, raw, unknown)
+    parsed = await request.parse(raw, body)
+    # A struct has no unknown fields.
+    return SentBody(*cast("tuple[Any, Any]", parsed), raw) if isinstance(parsed, tuple) else SentBody(parsed, (), raw)
 
 
 def _camel(name: str) -> str:

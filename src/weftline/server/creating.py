@@ -11,9 +11,9 @@ from msgspec import UNSET, to_builtins
 
 from weftline.api.creating import Created
 from weftline.api.principal import Principal
+from weftline.cases.base import hide_run
 from weftline.errors import Conflict
 from weftline.events.profiles import parse_profile
-from weftline.server.access import hide_run
 from weftline.server.app import App
 from weftline.server.auth import require_scopes
 from weftline.server.declared import QueryParameter

@@ -20,7 +20,6 @@ from weftline.api.cancelling import cancel_run
 from weftline.api.creating import Host, start_agent
 from weftline.api.following import EventKind
 from weftline.api.principal import Principal
-from weftline.api.unattended import UnattendedAgents
 from weftline.api.views import run_summary
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.runtime.engine import Follower, StreamPlace
@@ -37,6 +36,7 @@ from weftline.wire.run_responses import TERMINAL, RunView
 from weftline.wire.unknown_fields import Items, Shape, unknown_fields, with_typos
 from weftline.wire.validation import json_words
 from weftline.workspace import agents
+from weftline.workspace.agents import UnattendedAgents
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from weftline.api.parsing import off_loop, parsed
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.server.declared import (
@@ -31,6 +30,7 @@ from weftline.text.characters import may_have_nul
 from weftline.text.percent import fields
 from weftline.trace_context import RequestInfo
 from weftline.wire.json_text import refuse_nul
+from weftline.work.heavy import off_loop, parsed
 from weftline.work.turns import current_caller
 
 T = TypeVar("T")

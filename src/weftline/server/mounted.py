@@ -20,7 +20,7 @@ from secrets import token_hex
 
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
-from weftline.api.agent_specs import code_spec
+from weftline.api.planning import code_spec
 from weftline.cases import firing
 from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse

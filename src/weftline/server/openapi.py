@@ -148,7 +148,7 @@ class Error(Struct, rename="camel"):
     """The body of every response that is not 2xx, with more fields for some codes."""
 
     error: str
-    code: Annotated[str, Meta(extra_json_schema={"enum": [*map(wire_code, TABLE)]})]
+    code: Annotated[str, Meta(extra_json_schema={"enum": [*map(wire_code, TABLE), "thread_ended"]})]
     message: str
     hint: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET

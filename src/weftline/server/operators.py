@@ -7,12 +7,13 @@ that carries a credential is that credential's, and never more.
 from __future__ import annotations
 
 from weftline.api.principal import Principal
+from weftline.cases import keys
 from weftline.errors import Forbidden, NotFound, Unauthorized
 from weftline.replay.refusing import find_run
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.http import PEER, Request
 from weftline.server.router import Route
-from weftline.workspace import apps, keys, workspaces
+from weftline.workspace import apps, workspaces
 from weftline.workspace.context import Workspaces
 
 PATHS = "/api/v1/operator/"

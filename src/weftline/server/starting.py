@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from weftline._version import __version__
+from weftline.cases.keys import has_credentials
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import unused_price
 from weftline.tools.base import Tool
 from weftline.tools.loader import tool_names
 from weftline.workspace.context import Workspaces
-from weftline.workspace.keys import has_credentials
 
 logger = logging.getLogger(__name__)
 

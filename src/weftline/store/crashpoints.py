@@ -20,6 +20,8 @@ WRITES: tuple[str, ...] = (
     "recovery.marked",
     "thread.created",
     "thread.ended",
+    "value.set",
+    "env.set",
     "key.created",
     "store.opened",
     "store.closed",

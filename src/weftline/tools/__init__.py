@@ -32,28 +32,36 @@ if TYPE_CHECKING:
     from weftline.agent.skills.format import Skill
     from weftline.failure import Hint, ServerData, Telemetry
     from weftline.tools.arguments import Injected
-    from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
-    from weftline.tools.bounding import Bounded, Paging
+    from weftline.tools.base import (
+        Happened,
+        Paging,
+        ToolInDoubt,
+        ToolOutput,
+        ToolQuestion,
+        ToolsetCall,
+        Unknown,
+        WillNotHappen,
+    )
     from weftline.tools.builtin.people import present_plan
     from weftline.tools.builtin.todo import todo
-    from weftline.tools.shaping import ToolsetCall
+    from weftline.tools.results import Bounded
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
     from weftline.text.public_pages import lazy_names
 
     _HOMES = {
-        "Bounded": "weftline.tools.bounding",
+        "Bounded": "weftline.tools.results",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
         "Injected": "weftline.tools.arguments",
-        "Paging": "weftline.tools.bounding",
+        "Paging": "weftline.tools.base",
         "ServerData": "weftline.failure",
         "Skill": "weftline.agent.skills.format",
         "Telemetry": "weftline.failure",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolQuestion": "weftline.tools.base",
-        "ToolsetCall": "weftline.tools.shaping",
+        "ToolsetCall": "weftline.tools.base",
         "Unknown": "weftline.tools.base",
         "WillNotHappen": "weftline.tools.base",
         "present_plan": "weftline.tools.builtin.people",

@@ -7,10 +7,10 @@ exactly those bytes. Server tools are then invoked here; client tools are offere
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline import reminders
@@ -198,7 +198,7 @@ class ToolContext(Struct, Generic[Deps]):
     deps: Deps = None  # type: ignore[assignment]
     """The deps of the agent's own code for this run."""
     further: FurtherCalls | None = None
-    """Set for tools that may make further calls (`is_host`)."""
+    """Set for tools that may make further calls (`Traits.host`)."""
     telemetry: Telemetry | None = None
     """What the call used, if the tool knows: set it before you return."""
     server_data: list[ServerData] = []
@@ -283,6 +283,94 @@ Reconciled: TypeAlias = Happened | WillNotHappen | Unknown
 """The return type of a `reconcile` function."""
 
 
+class Paging(Struct, frozen=True):
+    """Continuation of a tool after a partial result: the argument for the cursor, and the field that returns it."""
+
+    cursor: str
+    next_cursor: str = "next_cursor"
+
+
+class ToolsetCall(Struct, kw_only=True):
+    """A call of a tool of the toolset."""
+
+    run_id: str
+    thread_id: str | None = None
+    turn_id: str
+    call_id: str
+    parent_call: str | None = None
+    """The call that made this one, if it was not the model."""
+    tool: str
+    toolset: str
+    args: str
+    """JSON: as the model wrote it for `adapt`, and final for the others."""
+    server_data: list[ServerData] = field(default_factory=list[ServerData])
+    """Data for others than the model: `materialize` may add to it."""
+
+
+Adapter: TypeAlias = Callable[[ToolsetCall], Mapping[str, Any] | str | None]
+"""Returns the arguments for the tool, as an object or as JSON; an empty value keeps them."""
+Materializer: TypeAlias = Callable[[ToolsetCall, ToolOutput], Any]
+"""Returns a replacement for the result, anything that a tool may return; None keeps it.
+
+An exception becomes an error.
+"""
+Measure: TypeAlias = Callable[[ToolsetCall, int], Telemetry | None]
+"""Returns what a call used, if its tool did not report it, given the time in milliseconds."""
+
+
+class Shaping(Struct, frozen=True):
+    """The functions of a toolset."""
+
+    toolset: str
+    adapt: Adapter | None = None
+    materialize: Materializer | None = None
+    telemetry: Measure | None = None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return tuple([one for one in (self.adapt, self.materialize, self.telemetry) if one is not None])
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """What a tool may declare beyond what every tool has to. Most tools declare nothing of it: `PLAIN`."""
+
+    title: str = ""
+    """What people read instead of its name."""
+    display_hint: str = ""
+    """What people read about a call in progress, with the arguments in braces."""
+    tags: frozenset[str] = frozenset()
+    """What policies filter by."""
+    bookkeeping: bool = False
+    """Its calls are exempt from the caps of a policy."""
+    terminal: bool = False
+    """A successful call ends the run."""
+    is_agent: bool = False
+    """Its calls are child runs; then `invoke` is never called."""
+    host: bool = False
+    """Its calls may make further calls."""
+    hidden: bool = False
+    """Only further calls can use it: it is not offered to a model, which may not call it."""
+    in_doubt: Literal["report", "ask"] | None = None
+    """What happens if a crash interrupts a call; None leaves that to the run."""
+    bounded: bool | Paging = False
+    """Its results may be partial."""
+    example: Mapping[str, Any] | None = None
+    """Arguments that a model is shown when it calls the tool with wrong ones."""
+    reminder: str = ""
+    """What the model is reminded of when it reads a result."""
+    asks: tuple[str, ...] = ()
+    """The questions to people before each call, and who may decide. A function that returns the question is one of
+    its `functions`.
+    """
+    functions: tuple[Callable[..., Any], ...] = ()
+    """The functions of its author that it consists of."""
+    shaping: Shaping | None = None
+    """The functions of its toolset."""
+
+
+PLAIN = Traits()
+
+
 class Tool(Protocol[Wanted]):
     """A tool of one run. `client` is set for tools that the client executes; then `invoke` is never called.
 
@@ -304,6 +392,9 @@ class Tool(Protocol[Wanted]):
         """Whom the client asks when it executes a call: an MCP server or an A2A agent. None for anything else."""
         ...
 
+    @property
+    def traits(self) -> Traits: ...
+
     async def prepare(self, args: str) -> bytes:
         """Returns the final argument bytes (a canonical JSON object). Raises `InvalidArguments`."""
         ...
@@ -317,57 +408,9 @@ class Tool(Protocol[Wanted]):
         ...
 
 
-def is_carried_out_by_run(tool: Tool) -> bool:
-    """Returns True if its calls are child runs; then `invoke` is never called."""
-    return bool(getattr(tool, "is_agent", False))
-
-
-def tags_of(tool: Tool) -> frozenset[str]:
-    """Returns the tags that policies filter by."""
-    return frozenset(getattr(tool, "tags", ()))
-
-
 def title_of(tool: Tool) -> str:
     """Returns the tool's display name: its title, or its name in words."""
-    title = getattr(tool, "title", "")
-    if isinstance(title, str) and title:
-        return title
-    return titled(tool.spec.name)
-
-
-def labels_needed(tool: object) -> frozenset[str]:
-    """Returns the labels that a run needs for calls of the tool."""
-    return getattr(tool, "required_labels", frozenset())
-
-
-def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
-    """Returns what happens if a crash interrupts a call of the tool; None leaves that to the run."""
-    return getattr(tool, "in_doubt", None)
-
-
-def is_bookkeeping(tool: Tool) -> bool:
-    """Returns True if its calls are exempt from the caps of a policy."""
-    return bool(getattr(tool, "bookkeeping", False))
-
-
-def is_host(tool: Tool) -> bool:
-    """Returns True if its calls may make further calls."""
-    return bool(getattr(tool, "host", False))
-
-
-def is_hidden(tool: Tool) -> bool:
-    """Returns True if only further calls can use it: it is not offered to a model, which may not call it."""
-    return bool(getattr(tool, "hidden", False))
-
-
-def ends_run(tool: Tool) -> bool:
-    """Returns True if a successful call ends the run."""
-    return bool(getattr(tool, "terminal", False))
-
-
-def reminder_of(tool: Tool) -> str:
-    """Returns what the model is reminded of when it reads a result; empty for nothing."""
-    return str(getattr(tool, "reminder", ""))
+    return tool.traits.title or titled(tool.spec.name)
 
 
 @runtime_checkable

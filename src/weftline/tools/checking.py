@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -19,6 +20,7 @@ from weftline.text.schema_cost import Cost, TooCostly, measured
 from weftline.tools.arguments import InvalidArguments, Issue, described, drop_nulls, object_args
 from weftline.tools.base import Tool
 from weftline.tools.counted_type import listed
+from weftline.tools.function import FunctionTool
 from weftline.tools.schema import ArgsValidator
 from weftline.work.processes import GaveUp, shared_workers
 
@@ -122,11 +124,11 @@ async def result_problem(tool: Tool, value: object) -> str:
     Null is valid only for a tool that declares a result type or schema which allows it. A text may be the JSON of a
     result.
     """
-    check = getattr(tool, "result_problem", None)
+    function = cast("FunctionTool[..., Any, Any]", tool) if isinstance(tool, FunctionTool) else None
     schema = tool.spec.output_schema
-    if value is None and (check is None or not getattr(tool, "has_result_type", False)) and schema is UNSET:
+    if value is None and (function is None or not function.has_result_type) and schema is UNSET:
         return "the tool does not return null"
-    if check is not None and (problem := check(value)):
+    if function is not None and (problem := function.result_problem(value)):
         return problem
     if schema is UNSET:
         return ""

@@ -17,20 +17,9 @@ from weftline.kernel.bodies import A2APeer, McpPeer, Peer
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import (
-    ClientKind,
-    Reconciled,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    Unknown,
-)
+from weftline.tools.base import PLAIN, ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Traits, Unknown
 from weftline.tools.checking import checked_args
-from weftline.tools.schema import (
-    EMPTY_OBJECT_SCHEMA,
-    object_root,
-    object_schema,
-)
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root, object_schema
 
 A2A_PARAMETERS = Raw(
     b'{"type":"object","properties":{"message":{"type":"string",'
@@ -49,6 +38,7 @@ class _ClientTool:
     concurrent = True
     timeout_s: float | None = None
     client: ClientKind | None
+    traits: Traits = PLAIN
 
     def __init__(self, spec: ToolSpec, *, client: ClientKind, peer: Peer | None = None) -> None:
         self.spec = spec
@@ -94,7 +84,7 @@ class LocalTool(_ClientTool):
         effect: Effect | None = None,
     ) -> None:
         self.effect: Effect = effect or "idempotent"
-        self.tags = frozenset(tags)
+        self.traits = Traits(tags=frozenset(tags))
         if long_running:
             description = (
                 f"{description}\n\n{prompts.calls.LONG_RUNNING}" if description else prompts.calls.LONG_RUNNING

@@ -219,9 +219,8 @@ def invalid_arguments(tool: Tool, call: ToolCall, error: InvalidArguments) -> Fa
 
 def example_of(tool: Tool) -> dict[str, Any] | None:
     """Returns example arguments of a tool: its own, or the first of its schema."""
-    own = getattr(tool, "example", None)
-    if isinstance(own, Mapping):
-        return dict(cast("Mapping[str, Any]", own))
+    if tool.traits.example is not None:
+        return dict(tool.traits.example)
     examples = _schema(tool).get("examples")
     first = cast("list[object]", examples)[0] if isinstance(examples, list) and examples else None
     return cast("dict[str, Any]", first) if isinstance(first, dict) else None

@@ -19,8 +19,7 @@ from typing import Any, Concatenate, Literal, Protocol, TypeVar, overload
 from weftline.errors import short_traceback
 from weftline.kernel.entries import Effect
 from weftline.text.suggestions import did_you_mean, our_name
-from weftline.tools.base import ToolContext
-from weftline.tools.bounding import Paging
+from weftline.tools.base import Paging, ToolContext
 from weftline.tools.function import FunctionTool, P, R
 
 W = TypeVar("W")

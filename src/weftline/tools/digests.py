@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable
 from functools import partial
 from hashlib import sha256
 
@@ -46,21 +45,22 @@ def declared(tool: Tool) -> str:
 
 def _rules(tool: Tool) -> list[str]:
     """Returns a digest for each rule that the tool has; most have none."""
+    traits = tool.traits
     rules: dict[str, list[str]] = {
-        "asks": list(getattr(tool, "asks", ())),
-        "in_doubt": [getattr(tool, "in_doubt", None) or ""],
-        "tags": sorted(getattr(tool, "tags", ())),
-        "bookkeeping": ["yes" if getattr(tool, "bookkeeping", False) else ""],
-        "terminal": ["yes" if getattr(tool, "terminal", False) else ""],
+        "asks": list(traits.asks),
+        "in_doubt": [traits.in_doubt or ""],
+        "tags": sorted(traits.tags),
+        "bookkeeping": ["yes" if traits.bookkeeping else ""],
+        "terminal": ["yes" if traits.terminal else ""],
     }
     return [digest(name, *words) for name, words in rules.items() if any(words)]
 
 
 def written(tool: Tool) -> str:
     """Returns a digest of the source of a tool's functions, or of its class. Weftline's own source does not count."""
-    functions: Iterable[object] = getattr(tool, "functions", ())
-    shaping: Iterable[object] = getattr(getattr(tool, "shaping", None), "functions", ())
-    sources = [source_of(one) for one in (*functions, *shaping)]
+    traits = tool.traits
+    shaping = () if traits.shaping is None else traits.shaping.functions
+    sources = [source_of(one) for one in (*traits.functions, *shaping)]
     if not sources and not _is_ours(type(tool)):
         sources = [source_of(type(tool))]
     return digest(*sources)

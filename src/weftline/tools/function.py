@@ -23,25 +23,19 @@ from weftline.tools.asking import Ask, checked_approvers, checked_confirm, check
 from weftline.tools.base import (
     ClientKind,
     Happened,
+    Paging,
     Reconciled,
     ToolContext,
     ToolFailed,
     ToolOutput,
     ToolQuestion,
+    Traits,
     Unknown,
     WillNotHappen,
 )
-from weftline.tools.bounding import Paging
 from weftline.tools.counted_type import ReturnType
 from weftline.tools.results import error_of, output_of, question_of, stale_output
-from weftline.tools.signature import (
-    Docstring,
-    Parameters,
-    arguments_of,
-    checked_signature,
-    injected_of,
-    resolved_hints,
-)
+from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, injected_of, resolved_hints
 from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
 from weftline.trace_context import fields
@@ -129,19 +123,22 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: approvers needs confirm, which says what they are asked")
         if in_doubt not in (None, "report", "ask"):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
-        self.in_doubt = in_doubt
         if isinstance(tags, str):
             raise ValueError(f"tool {self.name!r}: tags must be a list, not a string")
-        self.tags = frozenset(tags)
-        self.bookkeeping = bookkeeping
-        self.terminal = terminal
-        self.example = _checked_example(self.name, example)
-        self.reminder = reminder
-        self.title = title
-        self.display_hint = (
-            checked_template(display_hint, tool=self.name, what="display_hint") if display_hint else display_hint
+        own = (reconcile, self._confirm)
+        self.traits = Traits(
+            title=title,
+            display_hint=checked_template(display_hint, tool=self.name, what="display_hint") if display_hint else "",
+            tags=frozenset(tags),
+            bookkeeping=bool(bookkeeping),
+            terminal=bool(terminal),
+            in_doubt=in_doubt,
+            bounded=bounded,
+            example=_checked_example(self.name, example),
+            reminder=reminder,
+            asks=_asks(self._confirm, self._approvers),
+            functions=(fn, *[one for one in own if one is not None and not isinstance(one, str)]),
         )
-        self.bounded = bounded
         self.concurrent: bool = self.effect == "read" if concurrent is None else concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -200,22 +197,6 @@ class FunctionTool(Generic[P, R, D]):
         if self._spec is None:
             self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
         return self._spec
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Its functions: the tool itself, its `reconcile`, and the one that returns its question to people."""
-        own = (self._reconcile, self._confirm)
-        return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """The questions to people before each call, and who may decide; empty if nobody is asked.
-
-        A function that returns the question is in `functions`.
-        """
-        if self._confirm is None:
-            return ()
-        return (self._confirm if isinstance(self._confirm, str) else "by code", *sorted(self._approvers))
 
     @cached_property
     def injected(self) -> tuple[str, ...]:
@@ -380,6 +361,17 @@ class FunctionTool(Generic[P, R, D]):
                 _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, problem)
                 return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return question_of(question)
+
+
+def labels_needed(tool: object) -> frozenset[str]:
+    """Returns the labels that a run needs for calls of the tool."""
+    return tool.required_labels if isinstance(tool, FunctionTool) else frozenset()
+
+
+def _asks(confirm: object, approvers: Iterable[str]) -> tuple[str, ...]:
+    if confirm is None:
+        return ()
+    return (confirm if isinstance(confirm, str) else "by code", *sorted(approvers))
 
 
 def _checked_example(name: str, example: object) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.text.redaction import Redactor
 from weftline.tools.arguments import object_args
-from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.base import PLAIN, ClientKind, Reconciled, ToolContext, ToolOutput, Traits, Unknown
 from weftline.tools.checking import checked_args
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 from weftline.trace_context import fields
@@ -84,6 +84,7 @@ class RemoteTool(ABC):
     timeout_s: float | None = None
     client: ClientKind | None = None
     peer: Peer | None = None
+    traits: Traits = PLAIN
 
     def __init__(self, spec: ToolSpec, *, redactor: Redactor | None = None) -> None:
         self.spec = spec

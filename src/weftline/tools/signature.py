@@ -105,7 +105,9 @@ def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature
     return signature
 
 
-def arguments_of(signature: inspect.Signature, hints: Mapping[str, Any] | None, context_type: type) -> list[str]:
+def arguments_of(
+    signature: inspect.Signature, hints: Mapping[str, Any] | None, context_type: type | tuple[type, ...]
+) -> list[str]:
     """Returns the names of the arguments: all parameters but the context, as far as hints are known."""
     known = hints or {}
     return [name for name in signature.parameters if not _is_context(known.get(name, Any), context_type)]
@@ -162,11 +164,11 @@ class Parameters:
         signature: inspect.Signature,
         hints: dict[str, Any],
         docs: dict[str, str],
-        context_type: type,
+        context_type: type | tuple[type, ...],
         injectable: bool = False,
     ) -> Parameters:
-        """Builds the model of a signature. The schema leaves out the parameter of type `context_type` and those that a
-        run fills in.
+        """Builds the model of a signature. The schema leaves out the parameter of type `context_type`, or one of these
+        types, and those that a run fills in.
 
         Raises:
             TypeError: if a type hint has no JSON form or a secret in it, a default does not fit its type hint, or a run
@@ -190,7 +192,7 @@ class Parameters:
             hint = hints.get(parameter.name, Any)
             if _is_context(hint, context_type):
                 if context is not None:
-                    raise TypeError(f"tool {name!r}: only one parameter can take the {context_type.__name__}")
+                    raise TypeError(f"tool {name!r}: only one parameter can take the {_first(context_type).__name__}")
                 context = parameter.name
                 continue
             refuse_secrets(hint, where=f"tool {name!r}: parameter {parameter.name!r}")
@@ -358,10 +360,15 @@ def not_stored(name: str, error: NotStored) -> InvalidArguments:
     return InvalidArguments(prompts.calls.cannot_be_stored(name, error.names), issues)
 
 
-def _is_context(hint: Any, context_type: type) -> bool:
+def _first(types: type | tuple[type, ...]) -> type:
+    return types[0] if isinstance(types, tuple) else types
+
+
+def _is_context(hint: Any, context_type: type | tuple[type, ...]) -> bool:
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    if hint is context_type or get_origin(hint) is context_type:
+    types = context_type if isinstance(context_type, tuple) else (context_type,)
+    if any(hint is one or get_origin(hint) is one for one in types):
         return True
     members = set(get_args(hint))
     return type(None) in members and len(members) == 2 and _is_context((members - {type(None)}).pop(), context_type)

@@ -24,12 +24,12 @@ _SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_app
 """Codes whose `error` is a sentence for people, as older clients show that field."""
 
 
-def wire_code(code: str) -> str:
-    """The protocol's name for one of our codes. Most have the same name."""
-    return _CODES.get(code, code)
+def wire_code(code: str, *, path: str = "") -> str:
+    """The protocol's name for one of our codes. Most have the same name; all have at the paths of threads."""
+    return code if "/threads" in path else _CODES.get(code, code)
 
 
-def error_body(err: WeftlineError, request_id: str) -> bytes:
+def error_body(err: WeftlineError, request_id: str, *, path: str = "") -> bytes:
     """Returns the body of any response that is not 2xx.
 
     `error` is the code, as most clients expect, except where they have always shown it to people; a detail named
@@ -37,7 +37,7 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     hint begins with the message. The other details become fields of the body, in camelCase.
     """
     row = TABLE.get(err.code)
-    code = wire_code(err.code)
+    code = wire_code(err.code, path=path)
     hint = err.hint or (row.remedy if row else "")
     message = err.message or hint or code
     has_sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details

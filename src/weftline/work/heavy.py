@@ -16,6 +16,8 @@ from weftline.work.turns import FairSemaphore, on_behalf_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PARSE_ON_LOOP_BYTES = 16 * 1024
+"""Below this size, switching to a thread costs more than parsing."""
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, FairSemaphore] = WeakKeyDictionary()
 
 
@@ -27,3 +29,18 @@ async def in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         turns = _turns[loop] = FairSemaphore(1)
     async with turns.place(on_behalf_of.get()):
         return await asyncio.to_thread(work, *args, **kwargs)
+
+
+def is_small(body: bytes) -> bool:
+    """Whether a body should be parsed directly. Saves even the cost of `parsed`, for every run."""
+    return len(body) <= PARSE_ON_LOOP_BYTES
+
+
+async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Returns `parse(body)`, in a thread if the body is large. The work is bounded by limits on bytes and counts."""
+    return parse(body) if len(body) <= PARSE_ON_LOOP_BYTES else await in_turn(parse, body)
+
+
+async def off_loop(work: Callable[[], T], *, size: int) -> T:
+    """Returns `work()`, in a thread if `size` is so large that other requests would notice."""
+    return work() if size <= PARSE_ON_LOOP_BYTES else await in_turn(work)

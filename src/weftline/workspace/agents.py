@@ -1,155 +1,28 @@
-"""Stored agents, and who may see and use them."""
+"""Who may see and use which agents, stored ones and those of the server's code."""
 
 from __future__ import annotations
 
 import re
-import secrets
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
-
-from msgspec import Struct
-from msgspec.json import encode
+from collections.abc import Sequence
 
 from weftline.errors import (
     LOG_DAMAGED,
-    Conflict,
     Forbidden,
-    InvalidRequest,
-    Issue,
     NotFound,
     StoreError,
-    invalid,
     invalid_field,
 )
-from weftline.net.address import InvalidAddress, origin_of
+from weftline.spec.tools import client_side_tools
 from weftline.store.database import Query
 from weftline.store.records import agents, prompt_overrides
-from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
+from weftline.store.records.agents import AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
 from weftline.store.records.prompt_overrides import PromptOverrideRow
-from weftline.store.sealing import Headers
-from weftline.text.redaction import REDACTED, SEALED_URL, redact_url
-from weftline.workspace.code_agents import read_only
+from weftline.work.heavy import parsed
 from weftline.workspace.context import Caller, Workspaces
 
-
-def kept_secrets(
-    headers: Headers, *, urls: Mapping[str, str], earlier: Headers, earlier_urls: Mapping[str, str]
-) -> Headers:
-    """The secrets of a new spec, with the earlier ones where it is redacted. `urls` are those of its tools, by name.
-
-    Raises `InvalidRequest` for a mark without an earlier secret, or for a secret given for a different origin.
-    """
-    kept = {name: dict(values) for name, values in headers.items()}
-    issues: list[Issue] = []
-    for name, url in urls.items():
-        old, own = earlier.get(name, {}), kept.get(name, {})
-        if REDACTED in url:
-            if redact_url(old.get(SEALED_URL, "")) == url:
-                kept.setdefault(name, {})[SEALED_URL] = old[SEALED_URL]
-            else:
-                issues.append(Issue(f"spec.tools.{name}.url", "must be sent in full when it changes"))
-        for header in [header for header, value in own.items() if value == REDACTED]:
-            if header in old and _same_origin(earlier_urls.get(name, ""), url):
-                own[header] = old[header]
-            else:
-                issues.append(
-                    Issue(f"spec.tools.{name}.headers.{header}", "must be sent again when the tool's origin changes")
-                )
-    if issues:
-        raise invalid(issues)
-    return kept
-
-
-def _same_origin(before: str, after: str) -> bool:
-    try:
-        return origin_of(before) == origin_of(after)
-    except InvalidAddress:
-        return False
-
-
-_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
+SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_MAX_SLUG_BASE_CHARS = 48
-MAX_PER_WORKSPACE = 1_000
-
-DialledUrls: TypeAlias = Callable[[bytes], Mapping[str, str]]
-"""Reads the addresses of the tools that the server calls, by tool name, from an agent's spec."""
-
-
-class AgentDraft(Struct, frozen=True, kw_only=True):
-    """A definition to store."""
-
-    name: str
-    slug: str = ""
-    """Its name in URLs. If empty, made from the name, or kept when an agent is replaced."""
-    description: str = ""
-    spec: bytes
-    """JSON in the form of a run's spec, checked, without input and with header values `[redacted]`."""
-    headers: Headers = {}
-    """The header values."""
-    metadata: dict[str, str] = {}
-    system: bool = False
-    """Usable only with credentials whose allow-list names it."""
-
-
-async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
-    """Raises `Conflict` if the workspace already has an agent with that slug."""
-    sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
-
-    def query() -> Query[AgentRow]:
-        slugs = yield from agents.slugs(workspace)
-        if len(slugs) >= MAX_PER_WORKSPACE:
-            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} agents.")
-        slug = _valid(draft.slug) if draft.slug else _free_slug(draft.name, slugs | at.code.slugs)
-        _require_free(at, slug)
-        identity = "agent_" + secrets.token_hex(10)
-        columns = _columns(draft, slug=slug, sealed=sealed)
-        row = yield from agents.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
-        return row or (yield from _taken(slug, workspace=workspace))
-
-    return await at.records.write(query())
-
-
-async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *, dialled_urls: DialledUrls) -> AgentRow:
-    """Replaces a definition. Existing runs and threads keep what they began with.
-
-    A secret that is sent back as it was read, `[redacted]`, is kept, unless its tool gets a different origin.
-    """
-
-    if id in at.code:
-        raise read_only(id)
-
-    def query() -> Query[AgentRow]:
-        row = yield from _by_id_or_slug(id, workspace=workspace)
-        earlier = at.vault.open_headers(row.secrets, workspace=workspace)
-        headers = kept_secrets(
-            draft.headers, urls=dialled_urls(draft.spec), earlier=earlier, earlier_urls=dialled_urls(row.spec)
-        )
-        sealed = at.vault.seal_headers(headers, workspace=workspace)
-        slug = _valid(draft.slug) if draft.slug else row.slug
-        if slug != row.slug:
-            _require_free(at, slug)
-        twin = yield from agents.by_slug(slug, workspace=workspace)
-        if twin is not None and twin.key != row.key:
-            yield from _taken(slug, workspace=workspace)
-        columns = _columns(draft, slug=slug, sealed=sealed)
-        changed = yield from agents.update(row.key, columns, now=at.clock.now_us())
-        assert changed is not None
-        return changed
-
-    return await at.records.write(query())
-
-
-async def delete(at: Workspaces, workspace: int, id: str) -> None:
-    if id in at.code:
-        raise read_only(id)
-
-    def query() -> Query[None]:
-        row = yield from _by_id_or_slug(id, workspace=workspace)
-        yield from agents.delete(row.key)
-
-    await at.records.write(query())
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[AgentSummary]:
@@ -162,18 +35,9 @@ async def ids_by_slug(at: Workspaces, slug: str) -> tuple[str, ...]:
     return await at.records.read(agents.ids_by_slug(slug))
 
 
-async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
-    """The next agents with a key above `after`, oldest first: as many as fit, and at least one."""
-    stored = await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)
-    return at.code.after(stored, workspace=workspace, after=after, limit=limit)
-
-
 async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
     """The agent with this id or slug. Raises `NotFound`."""
-    return at.code.find(name, workspace=workspace) or await at.records.read(_by_id_or_slug(name, workspace=workspace))
-
-
-# What a caller may see and use
+    return at.code.find(name, workspace=workspace) or await at.records.read(existing(name, workspace=workspace))
 
 
 async def visible(at: Workspaces, caller: Caller, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
@@ -211,7 +75,7 @@ async def id_of(at: Workspaces, workspace: int, name: str) -> str:
     """
     if (known := at.code.id_of(name)) is not None:
         return known
-    if not _SLUG.fullmatch(name):  # ids have an underscore, slugs do not
+    if not SLUG.fullmatch(name):  # ids have an underscore, slugs do not
         return name
     return await at.records.read(agents.id_by_slug(name, workspace=workspace)) or name
 
@@ -283,50 +147,13 @@ def _forbidden() -> Forbidden:
     return Forbidden("This credential may not use that agent.", hint="Check the agent's id and the allow-list.")
 
 
-def _columns(draft: AgentDraft, *, slug: str, sealed: bytes | None) -> AgentColumns:
-    return AgentColumns(
-        slug=slug,
-        name=draft.name,
-        description=draft.description,
-        spec=draft.spec,
-        secrets=sealed,
-        metadata=encode(draft.metadata).decode(),
-        system=draft.system,
-    )
-
-
-def _by_id_or_slug(name: str, *, workspace: int) -> Query[AgentRow]:
+def existing(name: str, *, workspace: int) -> Query[AgentRow]:
     row = yield from agents.by_id(name, workspace=workspace)
     if row is None:
         row = yield from agents.by_slug(name, workspace=workspace)
     if row is None:
         raise no_such_agent(name)
     return row
-
-
-def _valid(slug: str) -> str:
-    if not _SLUG.fullmatch(slug):
-        raise invalid_field("slug", "use 1 to 64 lowercase letters, digits and -, with no - at either end.")
-    return slug
-
-
-def _free_slug(name: str, taken: set[str]) -> str:
-    base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG_BASE_CHARS].strip("-") or "agent"
-    slug, number = base, 1
-    while slug in taken:
-        number += 1
-        slug = f"{base}-{number}"
-    return slug
-
-
-def _require_free(at: Workspaces, slug: str) -> None:
-    if slug in at.code.slugs:
-        raise Conflict(f"This server has an agent {slug!r} in its code.")
-
-
-def _taken(slug: str, *, workspace: int) -> Query[AgentRow]:
-    twin = yield from agents.by_slug(slug, workspace=workspace)
-    raise Conflict(f"This workspace already has an agent {slug!r}{f': {twin.id}' if twin else ''}.")
 
 
 async def add_prompt_override(at: Workspaces, workspace: int, row: PromptOverrideRow) -> None:
@@ -336,3 +163,39 @@ async def add_prompt_override(at: Workspaces, workspace: int, row: PromptOverrid
 async def prompt_overrides_of(at: Workspaces, workspace: int) -> list[PromptOverrideRow]:
     """Newest first."""
     return await at.records.read(prompt_overrides.of_workspace(workspace))
+
+
+_MAX_KNOWN = 20_000
+
+
+class UnattendedAgents:
+    """Finds unattended agents: those whose tools the server itself can run, without a client.
+
+    The answer is cached, as it takes reading an agent's whole definition.
+    """
+
+    def __init__(self, at: Workspaces) -> None:
+        self._at = at
+        self._known: dict[int, tuple[int, bool]] = {}
+        """By the agent's key: when it was last updated, and whether it is unattended."""
+
+    async def usable(self, caller: Caller) -> list[AgentSummary]:
+        """Returns those that the caller may use, oldest first."""
+        return [row for row in await usable(self._at, caller) if await self._is_unattended(row)]
+
+    async def client_side_tools(self, row: AgentRow) -> Sequence[str]:
+        """Returns the tools of an agent that a client must run; empty if it is unattended."""
+        if self._known.get(row.key) == (row.updated_at, True):
+            return ()
+        found = await parsed(client_side_tools, row.spec)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[row.key] = (row.updated_at, not found)
+        return found
+
+    async def _is_unattended(self, row: AgentSummary) -> bool:
+        as_of, known = self._known.get(row.key, (-1, False))
+        if as_of == row.updated_at:
+            return known
+        whole = await read(self._at, row)
+        return whole is not None and not await self.client_side_tools(whole)

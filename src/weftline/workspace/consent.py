@@ -26,8 +26,7 @@ from weftline.store.sealing import Minted
 from weftline.workspace.apps import find_app, is_registered
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
-from weftline.workspace.keys import checked_agents
-from weftline.workspace.scopes import MCP_SCOPE, USING_AGENTS, beyond, mcp_path, parse_scope
+from weftline.workspace.scopes import MCP_SCOPE, USING_AGENTS, beyond, checked_agents, mcp_path, parse_scope
 
 CODE_S = 600
 _CONSENT_S = 600

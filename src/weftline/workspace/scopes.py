@@ -1,4 +1,4 @@
-"""The catalog of scopes, with the texts that ask a user for them.
+"""What a credential may do: the catalog of scopes, with the texts that ask a user for them, and lists of agents.
 
 Some scopes have two names: the protocol's own and ours. Either works everywhere, and is returned as it was sent; what
 an app may ask for and what a token allows depends on the meaning.
@@ -6,8 +6,10 @@ an app may ask for and what a token allows depends on the meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
+from weftline.errors import invalid_field
 from weftline.workspace.workspaces import is_slug
 
 SCOPES: dict[str, str] = {
@@ -90,3 +92,18 @@ def slug_of(resource: str) -> str | None:
     """The workspace that a resource belongs to; None if there can be no such resource."""
     slug = resource.removeprefix(_MCP)
     return slug if resource.startswith(_MCP) and is_slug(slug) else None
+
+
+_AGENT = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MAX_AGENTS = 1000
+
+
+def checked_agents(agents: Sequence[str]) -> list[str]:
+    """An allow-list without duplicates, in the order given."""
+    listed = list(dict.fromkeys(agents))
+    if len(listed) > _MAX_AGENTS:
+        raise invalid_field("agents", f"at most {_MAX_AGENTS} can be listed.")
+    for agent in listed:
+        if not _AGENT.fullmatch(agent):
+            raise invalid_field("agents", f"{agent[:200]!r} is not an agent id.")
+    return listed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
@@ -12,7 +12,7 @@ from msgspec.json import Decoder, decode, encode
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.database import Query
 from weftline.store.records import threads
-from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
+from weftline.store.records.threads import Keeps, NewThread, ThreadFilter, ThreadRow
 from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
 from weftline.workspace.agents import owns
@@ -37,21 +37,44 @@ class ThreadDraft(Struct, frozen=True, kw_only=True):
     headers: Headers = {}
     """The header values."""
     metadata: dict[str, str] = {}
+    user: str | None = None
+    parent: int | None = None
+    depth: int = 0
+    keeps: Keeps = "exchange"
+
+
+Also: TypeAlias = Callable[[ThreadRow], Query[None]]
+"""What else is stored with a new thread."""
+
+
+def _nothing(row: ThreadRow) -> Query[None]:
+    yield from ()
 
 
 async def create(
-    at: Workspaces, workspace: int, draft: ThreadDraft, *, idempotency: IdempotencyKey | None = None
+    at: Workspaces,
+    workspace: int,
+    draft: ThreadDraft,
+    *,
+    idempotency: IdempotencyKey | None = None,
+    also: Also = _nothing,
 ) -> ThreadRow:
     """Creates a thread, or returns the one that was created under the same key; see `created_before`."""
     new, now = _new(at, workspace, draft), at.clock.now_us()
+
+    def insert() -> Query[ThreadRow]:
+        row = yield from threads.insert(new, now=now)
+        yield from also(row)
+        return row
+
     if idempotency is None:
-        return await at.records.write(threads.insert(new, now=now))
+        return await at.records.write(insert())
 
     def query(once: IdempotencyKey) -> Query[_Created]:
         earlier = yield from _under(once, workspace=workspace)
         if earlier is not None:
             return earlier
-        row = yield from threads.insert(new, now=now)
+        row = yield from insert()
         yield from threads.keep_key(once.key, workspace=workspace, digest=once.digest, thread=row.key, now=now)
         return _Created(once.digest, row)
 
@@ -105,6 +128,8 @@ class Branches:
             spec=await spec(at, row),
             metadata=encode(metadata).decode(),
             secrets=await sealed_headers(at, row),
+            user=row.user,
+            keeps=row.keeps,
         )
         now = at.clock.now_us()
 
@@ -154,6 +179,25 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
     row = await at.records.read(threads.by_key(key))
     if row is None or row.salt != salt or row.workspace != caller.workspace or not owns(caller, row.agent):
         raise NotFound("There is no such session.")
+    return row
+
+
+async def by_uuid(at: Workspaces, uuid: str) -> ThreadRow | None:
+    return await at.records.read(threads.by_uuid(uuid))
+
+
+async def by_key_and_salt(at: Workspaces, key: int, salt: str) -> ThreadRow | None:
+    row = await at.records.read(threads.by_key(key))
+    return row if row is not None and row.salt == salt else None
+
+
+def open_row(thread: int) -> Query[ThreadRow]:
+    """A thread that may change. Raises `Conflict` (`thread_ended`) for one that has ended."""
+    row = yield from threads.by_key(thread)
+    if row is None:
+        raise NotFound("There is no such thread.")
+    if row.ended_at is not None:
+        raise Conflict("This thread has ended.", code="thread_ended")
     return row
 
 
@@ -262,6 +306,10 @@ def _new(at: Workspaces, workspace: int, draft: ThreadDraft) -> NewThread:
         spec=draft.spec,
         metadata=encode(draft.metadata).decode(),
         secrets=at.vault.seal_headers(draft.headers, workspace=workspace),
+        user=draft.user,
+        parent=draft.parent,
+        depth=draft.depth,
+        keeps=draft.keeps,
     )
 
 

@@ -15,7 +15,7 @@ from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFou
 from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Effect
-from weftline.net.address import InvalidAddress, origin_of, parse
+from weftline.net.address import InvalidAddress, parse, same_origin
 from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
 from weftline.store.database import Query
@@ -113,7 +113,7 @@ async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> 
             _check_code(spec, [] if same else _kept_secrets(before, changes, when="code changes"))
         else:
             assert isinstance(before, HttpSpec)
-            same = _same_origin(before.url, spec.url)
+            same = same_origin(before.url, spec.url)
             _checked(spec, [] if same else _kept_secrets(before, changes, when="origin changes"))
         twin = yield from tools.by_name(spec.name, workspace=workspace)
         if twin is not None and twin.key != row.key:
@@ -196,13 +196,6 @@ def _changed(spec: StoredSpec, changes: ToolChanges) -> StoredSpec:
         del given["url"]  # sent back as it was read, so it is unchanged
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
-
-
-def _same_origin(before: str, after: str) -> bool:
-    try:
-        return origin_of(before) == origin_of(after)
-    except InvalidAddress:
-        return False
 
 
 def not_of_kind(field: str) -> Issue:

@@ -12,13 +12,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from argon2 import PasswordHasher
 
+from weftline.cases import keys
 from weftline.server.app import App
 from weftline.server.http import DISCONNECT, Disconnect
 from weftline.server.offline import ask
 from weftline.server.operators import PATHS
 from weftline.server.router import Route
 from weftline.store.base import Store
-from weftline.workspace import apps, keys
+from weftline.workspace import apps
 from weftline.workspace.grants import challenge_of
 
 NOW_US = 1_800_000_000_000_000
@@ -94,7 +95,7 @@ class World:
 
     async def new_key(self, workspace: str = "acme", **arguments: Any) -> tuple[str, str]:
         """The id of a new key, and the key."""
-        made = await keys.create(self.app.workspaces, workspace, **arguments)
+        made = await keys.add(self.app.workspaces, workspace, **arguments)
         return made.key.id, made.secret
 
     async def key(self, workspace: str = "acme", **arguments: Any) -> str:

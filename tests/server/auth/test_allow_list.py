@@ -51,6 +51,7 @@ class Belongings(Struct):
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
         params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
+        params |= {"threadId": self.session, "key": "k", "name": "k"}
         return re.sub(r"\{(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
@@ -67,9 +68,9 @@ class Office:
     async def call(self, name: str, path: str, credential: str, body: Any = None) -> Reply:
         return await self.world.call(name.partition(" ")[0], path, credential=credential, body=body)
 
-    async def make(self, path: str, body: dict[str, Any]) -> Any:
-        reply = await self.world.call("POST", f"/api/v1/workspaces/acme/{path}", credential=self.wide, body=body)
-        assert reply.status in (201, 202), reply.body
+    async def make(self, path: str, body: dict[str, Any], *, method: str = "POST") -> Any:
+        reply = await self.world.call(method, f"/api/v1/workspaces/acme/{path}", credential=self.wide, body=body)
+        assert reply.status in (200, 201, 202), reply.body
         return reply.json
 
     async def settle(self, name: str | None) -> Belongings:
@@ -78,6 +79,8 @@ class Office:
         with_agent = {"agentId": agent["id"]} if name else spec
         run = await self.make("agent-runs", {**with_agent, "prompt": "hi"})
         session = await self.make("agent-sessions", with_agent)
+        for path, value in (("values/k", 1), ("env/k", "v")):
+            await self.make(f"threads/{session['sessionId']}/{path}", {"value": value}, method="PUT")
         yearly = {"name": "Yearly", "cron": "@yearly", "spec": {**with_agent, "prompt": "hi"}}
         schedule = await self.make("schedules", yearly)
         return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"], schedule["id"])
@@ -122,6 +125,8 @@ BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/fork": {"turn": 0},
     "POST …/agent-runs/{runId}/messages": {"text": "hi"},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
+    "PUT …/threads/{threadId}/values/{key}": {"value": 2},
+    "PUT …/threads/{threadId}/env/{name}": {"value": "x"},
     "PATCH …/schedules/{scheduleId}": {"enabled": False},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {
         "jsonrpc": "2.0",
@@ -202,6 +207,7 @@ async def test_another_agent_does_not_exist_over_a2a_either(office: Office, vers
 
 
 runs, sessions = "/api/v1/workspaces/acme/agent-runs", "/api/v1/workspaces/acme/agent-sessions"
+threads = "/api/v1/workspaces/acme/threads"
 inbox, schedules = "/api/v1/workspaces/acme/awaits", "/api/v1/workspaces/acme/schedules"
 
 
@@ -279,6 +285,21 @@ async def lists_sessions(office: Office) -> None:
     assert len((await office.call("GET", sessions, office.wide)).json["sessions"]) == 3
 
 
+async def creates_threads(office: Office) -> None:
+    check_error(await office.call("POST", threads, office.narrow, {"agentId": office.theirs.id}), 403, "forbidden")
+    assert (await office.call("POST", threads, office.narrow, {"agentId": office.mine.id})).status == 201
+
+
+async def lists_threads(office: Office) -> None:
+    async def listed(query: str = "") -> list[str]:
+        found = (await office.call("GET", threads + query, office.narrow)).json["threads"]
+        return [one["sessionId"] for one in found]
+
+    assert await listed() == await listed(f"?agentId={office.mine.id}") == [office.mine.session]
+    assert await listed(f"?agentId={office.theirs.id}") == []
+    assert len((await office.call("GET", threads, office.wide)).json["threads"]) == 3
+
+
 async def lists_awaits(office: Office) -> None:
     """A run of each agent asks; the credential sees, and answers, what its own agent asks."""
     asking = {"modelId": "scripted:ask", "tools": [{"kind": "server", "name": "ask_user"}], "prompt": "hi"}
@@ -352,6 +373,8 @@ CHECKS: dict[str, Check] = {
     "GET …/agent-runs": lists_runs,
     "POST …/agent-sessions": creates_sessions,
     "GET …/agent-sessions": lists_sessions,
+    "POST …/threads": creates_threads,
+    "GET …/threads": lists_threads,
     "GET …/awaits": lists_awaits,
     "GET …/budgets": lists_budgets,
     "GET …/schedules": lists_schedules,

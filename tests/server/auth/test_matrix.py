@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
+from weftline.cases import keys
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route, Router
 from weftline.server.routes.every import ROUTES
-from weftline.workspace import keys
 from weftline.workspace.grants import ACCESS_S
 from weftline.workspace.scopes import SCOPES
 
@@ -77,7 +77,7 @@ async def test_without_a_valid_credential_every_route_answers_401(world: World, 
 
     identity, revoked = await world.new_key("acme")
     assert let_in(await ask(world, route, revoked)) == ("developer_api" in route.usages)
-    await keys.revoke(world.app.workspaces, identity)
+    await keys.remove(world.app.workspaces, identity)
     app = await world.client(redirect_uris=[], client_credentials=True, scopes=list(SCOPES))
     ended = (await app.token(grant_type="client_credentials")).json["access_token"]
     await app.post("revoke", token=ended)

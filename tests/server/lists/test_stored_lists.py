@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
 from weftline.runtime.reads.calls import CallName, CancelReceipt
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.records.pages import PAGE_BYTES, fitting
 from weftline.store.rows import Item, RunRow
 
@@ -117,4 +118,4 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
     row = RunRow(
         1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, 1, 0, False, b"", 1, 1, 0, 0, 0
     )
-    assert (await run_summary(Source(), row)).status == "running"
+    assert (await run_summary(cast("StoredRuns", Source()), row)).status == "running"

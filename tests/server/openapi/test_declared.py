@@ -60,7 +60,7 @@ async def key(world: World) -> str:
 async def known(world: World, key: str) -> dict[str, str]:
     """Something for every id that a path can have; the run has ended."""
     made: dict[str, str] = {"slug": "acme", "workspaceSlug": "acme", "agentSlug": "known", "awaitId": "await_0_0"}
-    made["turn"] = "last"
+    made |= {"turn": "last", "key": "k", "name": "k", "userId": "ann"}
     for name, (path, body, field) in MAKERS.items():
         reply = await world.call("POST", f"{WORKSPACE}/{path}", credential=key, body=body)
         made[name] = reply.json[field]

@@ -27,15 +27,16 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from commands import new_secret
-from weftline.api.schemas.agents import AgentModel
-from weftline.api.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
-from weftline.api.schemas.budgets import BudgetLimitsModel
-from weftline.api.schemas.keys import NewKey
 from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.api.schemas.provided import ResultsModel
 from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.api.schemas.tools import ToolChangesModel, ToolModel
+from weftline.cases.agents import AgentModel
+from weftline.cases.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
+from weftline.cases.budgets import BudgetLimitsModel
+from weftline.cases.keys import NewKey
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
@@ -63,6 +64,7 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "keyId": ("api-keys", {"name": "another"}, "id"),
     "toolId": ("tools", {"name": "look_up", "url": "http://127.0.0.1:9/{{word}}", "parameters": WORD}, "id"),
     "providerId": ("providers", {"name": "known", "family": "openai_chat", "apiKey": "k", "models": ["m"]}, "id"),
+    "threadId": ("threads", {"agentId": "known", "values": {"k": 1}, "env": {"k": "v"}}, "id"),
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
@@ -78,8 +80,10 @@ OTHERWISE = (
     (f"{_OF_RUN}/pause", 409),
     (f"{_OF_RUN}/resume", 409),
     (f"{_OF_RUN}/messages", 409),
+    ("/api/v1/workspaces/{slug}/accounts/{userId}/env/{name}", 404),
+    ("/api/v1/workspaces/{slug}/env/{name}", 404),
 )
-"""This server has no public address, and the run has ended."""
+"""This server has no public address, the run has ended, and a variable may be gone already."""
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -99,6 +103,9 @@ BODIES: dict[Any, Json] = {
     ScheduleModel: {"name": "Another", "at": "2100-01-01T00:00:00Z", "spec": {**MODEL, "prompt": "hi"}},
     ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
     BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
+    ThreadModel: {"agentId": "known"},
+    ValueModel: {"value": 1},
+    EnvModel: {"value": "x"},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},
@@ -140,6 +147,9 @@ class Known:
             "runId": run,
             "awaitId": "await_0_0",
             "turn": "last",
+            "key": "k",
+            "name": "k",
+            "userId": "ann",
             "agentId": agent,
             "agentSlug": "known",
             "webhookId": webhook,

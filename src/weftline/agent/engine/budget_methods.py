@@ -10,17 +10,18 @@ from msgspec import Struct
 
 from weftline.agent.definition import Definition
 from weftline.agent.planning.sources import AgentTools
-from weftline.agent.policy import Budget
+from weftline.agent.settings import Budget
 from weftline.agent.threads import Thread
-from weftline.api.budget_views import of_run, of_workspace, subject
 from weftline.errors import InvalidRequest, NotFound
-from weftline.kernel.policy import PARTS, Level, OnExceeded, Period, Unit
+from weftline.kernel.policy import Level, OnExceeded, Period, Unit
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import NAMELESS
-from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
-from weftline.workspace import agents, budgets
-from weftline.workspace.budgets import Subject, Use
+from weftline.store.budgets import Limit, SetLimit, agent_account, limits_of, thread_account
+from weftline.workspace import agents
 from weftline.workspace.context import Workspaces
+
+if TYPE_CHECKING:  # loaded on first use, as the bodies of requests come with it
+    from weftline.cases import budgets
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ class BudgetMethods:
         limits = [*_limits(budget, "total"), *_limits(per_day, "day"), *_limits(per_month, "month")]
 
         async def work() -> BudgetUse:
+            from weftline.cases import budgets
+
             about = await self._budget_subject(agent, thread, run_id)
             caller = _Caller(self._workspace)
             return _view(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
@@ -121,19 +124,23 @@ class BudgetMethods:
         """
 
         async def work() -> list[BudgetUse]:
+            from weftline.cases import budgets
+
             host, at = await self.runtime(), self.workspaces
             if run_id is None:
-                found = await of_workspace(at, _Caller(self._workspace), host.stored, any_code=True)
+                found = await budgets.of_workspace(at, _Caller(self._workspace), host.stored, any_code=True)
             else:
                 row = await host.stored.find(run_id, workspace=self._workspace)
-                found = await of_run(at, host.stored, row)
+                found = await budgets.over_run(at, host.stored, row)
             return [_view(one) for one in found]
 
         return await self._on_engine_loop(work)
 
     async def _budget_subject(
         self, agent: Definition[Any, Any] | str | None, thread: str | None, run_id: str | None
-    ) -> Subject:
+    ) -> budgets.Subject:
+        from weftline.cases.budgets import Subject, subject
+
         host, caller = await self.runtime(), _Caller(self._workspace)
         if agent is not None:
             name = await self._agent_id(agent)
@@ -141,7 +148,7 @@ class BudgetMethods:
         if thread is not None:
             key = await self.thread(thread).key()
             return Subject(thread_account(key), await host.stored.session_id(key))
-        level: Level = "workspace" if run_id is None else "run"
+        level = "workspace" if run_id is None else "run"
         return await subject(self.workspaces, caller, host.stored, level=level, id=run_id)
 
     async def _agent_id(self, agent: Definition[Any, Any] | str) -> str:
@@ -168,21 +175,11 @@ def _view(budget: budgets.Budget) -> BudgetUse:
     return BudgetUse(budget.level, budget.id, tuple([_use(one) for one in budget.limits]))
 
 
-def _use(use: Use) -> LimitUse:
-    limit, parts = use.limit, PARTS[use.limit.unit]
-    by, at = budgets.setter(limit) or ("", None)
-    return LimitUse(
-        unit=limit.unit,
-        period=limit.period,
-        limit=_amount(limit.amount, parts),
-        spent=_amount(use.spent, parts),
-        reserved=_amount(use.reserved, parts),
-        remaining=_amount(use.remaining, parts),
-        on_exceeded=limit.on_exceeded,
-        set_by=by,
-        set_at=None if at is None else datetime.fromtimestamp(at / 1_000_000, UTC),
+def _use(use: budgets.Use) -> LimitUse:
+    limit = use.limit
+    by, at = (
+        (limit.set_by, datetime.fromtimestamp(limit.set_at / 1_000_000, UTC))
+        if isinstance(limit, SetLimit)
+        else ("", None)
     )
-
-
-def _amount(amount: int, parts: int) -> float:
-    return amount if parts == 1 else amount / parts
+    return LimitUse(limit.unit, limit.period, *use.amounts, limit.on_exceeded, by, at)

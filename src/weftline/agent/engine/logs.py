@@ -116,7 +116,7 @@ async def page_of_runs(
     if prefix is None:
         rows = await host.stored.runs(wanted)
     elif finding.is_prefix(prefix):
-        rows = await finding.runs_with_prefix(host.stored, prefix, wanted)
+        rows = await finding.runs_with_prefix(host.stored.runs, prefix, wanted)
     else:
         raise InvalidRequest(f"id_prefix: {prefix!r} is not the beginning of a run's id.")
     names, metadata = await _names_of(at, workspace, query.agent), query.metadata.items()

@@ -11,23 +11,21 @@ from typing import Any, TypeAlias
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.agent.agent_tools import is_toolset, name_of
+from weftline.agent.agent_tools import Aliases, check_names, is_toolset, name_of
 from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.engine.observing import FactsOf
-from weftline.agent.engine.open_toolsets import OpenToolsets
 from weftline.agent.hooking import skill_hooks
-from weftline.agent.hooking.ancestors import Ancestors
+from weftline.agent.hooking.around_calls import Ancestors
 from weftline.agent.hooking.calling import Hook, HookFailed, Hooks
 from weftline.agent.hooks import Point
 from weftline.agent.options import check_deps
 from weftline.agent.planning.digests import AgentDigests, below, joined
 from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.prompting import Overrides, RunPrompts
-from weftline.agent.running.aliases import Aliases, check_names
 from weftline.agent.running.code import AgentCode
-from weftline.agent.running.deps import LEAVE_S, OwnedDeps
+from weftline.agent.running.deps import LEAVE_S, OpenToolsets, OwnedDeps
 from weftline.agent.running.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.running.frame import Frame
 from weftline.agent.skills.activation import SKILL_TOOLS
@@ -38,7 +36,8 @@ from weftline.errors import Conflict, InvalidRequest, invalid_field
 from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
+from weftline.tools.base import Tool, Toolset
+from weftline.tools.function import labels_needed
 from weftline.work.outcomes import attempt
 from weftline.workspace.context import Workspaces
 
@@ -376,18 +375,18 @@ class AgentTools:
             for found in await self._tools_of(one):
                 name = found.spec.name
                 chosen = (only is None or name in only) and is_among(plan.only, name)
-                if not chosen and not is_hidden(found):
+                if not chosen and not found.traits.hidden:
                     continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
                 if one is not found and (named := name_of(one)):
                     toolsets[name] = named
-                if lazy and not is_hidden(found):
+                if lazy and not found.traits.hidden:
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
-            if (bind := getattr(one, "of", None)) is not None and is_host(one):
+            if (bind := getattr(one, "of", None)) is not None and one.traits.host:
                 tools[name] = bind(tools, display_names=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
@@ -401,7 +400,7 @@ class AgentTools:
             aliases=aliases,
             disclosure=Disclosure(withheld, search=search),
             skills=skills,
-            tools=[name for name, one in tools.items() if not is_hidden(one)],
+            tools=[name for name, one in tools.items() if not one.traits.hidden],
         )
 
     async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:

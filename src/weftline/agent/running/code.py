@@ -14,8 +14,15 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.context import Entered, RunContext, RunInfo
-from weftline.agent.hooking.ancestors import Ancestors, Listener
-from weftline.agent.hooking.around_calls import AroundCalls, around, coerced_args, object_of, server_of
+from weftline.agent.hooking.around_calls import (
+    Ancestors,
+    AroundCalls,
+    Listener,
+    around,
+    coerced_args,
+    object_of,
+    server_of,
+)
 from weftline.agent.hooking.calling import HookFailed, Hooks
 from weftline.agent.hooking.fact_points import FactPoints, usd
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
@@ -24,8 +31,7 @@ from weftline.agent.prompting import RunPrompts
 from weftline.agent.requests.shaping import RequestShaper
 from weftline.agent.running.asking import answer_by_code
 from weftline.agent.running.deps import LEAVE_S, OwnedDeps, Teardown, error_of
-from weftline.agent.running.frame import Frame, Notes
-from weftline.agent.running.gates import Verdict
+from weftline.agent.running.frame import Frame, Notes, Verdict
 from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
@@ -48,10 +54,9 @@ from weftline.runtime.agent_code.code import (
 from weftline.runtime.tool_calls.children import as_result
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import one_line
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.bounding import bounded_of, with_bounds
-from weftline.tools.results import output_of, raised_by
-from weftline.tools.titles import one_line
+from weftline.tools.results import output_of, raised_by, with_bounds
 from weftline.trace_context import below
 from weftline.work.outcomes import attempt
 from weftline.work.threads import left_behind
@@ -334,7 +339,7 @@ class AgentCode:
         return Verdict(over=over, steer=steer)
 
     async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
-        if call.tool is not None and not stored and (output.bounds is not None or bounded_of(call.tool)):
+        if call.tool is not None and not stored and (output.bounds is not None or call.tool.traits.bounded):
             output = with_bounds(call.tool, output)
         output = await self._around.finished(call, output, stored=stored)
         return Gated("answered", call.args, output.parts, output.is_error, bounds=output.bounds)

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct, convert
 
 from weftline.agent.context import RunInfo
 from weftline.agent.hooking.around_calls import object_of
-from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
+from weftline.agent.settings import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
 from weftline.runtime.agent_code.code import Judged, PendingTurn
-from weftline.tools.base import Tool, tags_of, title_of
+from weftline.tools.base import Tool, title_of
 from weftline.tools.workers import shared_workers
 
 _Left: TypeAlias = Annotated[int, Meta(ge=0)] | None
@@ -72,7 +72,7 @@ async def ask_policy(engine: PolicyEngine | None, turn: PendingTurn, info: RunIn
 
 
 def _offered(tool: Tool) -> OfferedTool:
-    return OfferedTool(tool.spec.name, tool.spec.description, tags_of(tool), title_of(tool))
+    return OfferedTool(tool.spec.name, tool.spec.description, tool.traits.tags, title_of(tool))
 
 
 def _is_async(engine: PolicyEngine) -> bool:

@@ -20,6 +20,7 @@ from weftline.agent.skills.discovery import SKIPPED
 from weftline.agent.skills.format import FILE_NAMES, Skill
 from weftline.text.characters import whole
 from weftline.tools.base import ToolFailed
+from weftline.tools.contexts.base import ExecResult
 from weftline.tools.contexts.running import Execution, Program
 
 MAX_OUTPUT_BYTES = 32_768
@@ -27,27 +28,10 @@ ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TERM", 
 """What a process inherits of this one's environment: nothing that may hold a secret."""
 
 
-class Outcome(Protocol):
-    """The outcome of a command, with the end of its output and the number of bytes dropped before that."""
-
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-    @property
-    def exit_code(self) -> int: ...
-    @property
-    def timed_out(self) -> bool: ...
-    @property
-    def dropped_stdout(self) -> int: ...
-    @property
-    def dropped_stderr(self) -> int: ...
-
-
 class Runs(Protocol):
     """Where commands of skills are run."""
 
-    async def exec(self, command: str | Sequence[str], *, cwd: str | None, timeout_s: float) -> Outcome:
+    async def exec(self, command: str | Sequence[str], *, cwd: str | None, timeout_s: float) -> ExecResult | Ran:
         """Runs a command line (for a shell) or a list of arguments (without one) to its end.
 
         Without `cwd` it runs where the agent's other commands do. Cancelling this kills what was started.

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, convert
 from msgspec.json import encode
 from pydantic import Field, StringConstraints, ValidationError
 
-from weftline.api.schemas.validation import issues_of, refused
+from weftline.api.validation import issues_of, refused
 from weftline.errors import InvalidRequest, Issue
 from weftline.failure import Bounds
 from weftline.runtime.tool_calls.provided import Provided

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from weftline.api.schemas.validation import refused
+from weftline.api.validation import refused
 from weftline.errors import StoreError
 from weftline.store.records.providers import ProviderRow
 from weftline.text.redaction import redact_url

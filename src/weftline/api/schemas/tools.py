@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from weftline.api.schemas.validation import refused
+from weftline.api.validation import refused
 from weftline.errors import Issue, StoreError, invalid
 from weftline.sandbox.base import Language
 from weftline.store.records.tools import ToolRow

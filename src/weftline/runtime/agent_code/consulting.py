@@ -20,7 +20,6 @@ from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_calls.tool_call import new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value, digest
-from weftline.tools.base import is_hidden
 from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ def _pending(command: ConsultPolicy, state: State, work: WorkingSet) -> PendingT
         turn=command.turn,
         calls=tuple([pending_call(index, state, work, turn=command.turn) for index in range(len(state.batch.calls))]),
         tools=tuple(
-            [tool for name, tool in toolbox.tools.items() if name not in toolbox.excluded and not is_hidden(tool)]
+            [tool for name, tool in toolbox.tools.items() if name not in toolbox.excluded and not tool.traits.hidden]
         ),
         calls_left=None if most is None else max(most - state.policy.calls, 0),
         failures_left=None if most_failures is None else max(most_failures - state.policy.failures, 0),

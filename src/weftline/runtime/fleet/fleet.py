@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 from weftline.errors import StoreError, no_such_run
 from weftline.plan import RunPlan
@@ -136,10 +136,8 @@ _MAX_LISTED = 10
 """How many runs one log line names."""
 
 
-class NewDriver(Protocol):
-    """Creates the driver of runs that are appended to this log; the other arguments are those of `Driver`."""
-
-    def __call__(self, log: Log, /, *, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver: ...
+NewDriver: TypeAlias = Callable[[Log, Callable[[LiveRun, int], None], OnCalls], Driver]
+"""Creates the driver of runs that are appended to this log; the others are `on_deadline` and `on_calls` of `Driver`."""
 
 
 class Fleet:
@@ -154,7 +152,7 @@ class Fleet:
         knows: Callable[[RunPlan], bool],
         ledger: Ledger,
         max_recoveries: int,
-        on_unopened_end: Callable[[LiveRun], None] | None,
+        on_unopened_end: Callable[[LiveRun], None],
     ) -> None:
         self._store = store
         self._hub = hub
@@ -181,7 +179,7 @@ class Fleet:
         )
         self.log = log = Log(store, clock=clock, observer=self.commits, metrics=metrics)
         on_calls = partial(note_calls, residents.runs)
-        self.driver = driver = new_driver(log, on_deadline=timers.watch, on_calls=on_calls)
+        self.driver = driver = new_driver(log, timers.watch, on_calls)
         loader.connect(log=log, driver=driver, recovery=recovery, lineage=lineage)
         dispatcher.connect(log=log, driver=driver, timers=timers, recovery=recovery, lineage=lineage)
 

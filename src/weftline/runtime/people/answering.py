@@ -28,12 +28,13 @@ from weftline.kernel.entries import KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import covers, may_decide, question_of
-from weftline.runtime.tool_calls.preparing import injecting, takes_injected
+from weftline.runtime.tool_calls.preparing import injecting
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value, digest
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import describe_invalid
+from weftline.tools.function import FunctionTool
 from weftline.work.outcomes import as_errors
 
 AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
@@ -172,11 +173,12 @@ def _problem(run: LiveRun, question: Question, value: object) -> str:
     if asked is not None and asked.options and (problem := describe_invalid(asked, value)):
         return problem
     tool = (run.work.toolbox or EMPTY).get(run.state.batch.calls[question.index].name)
-    check = getattr(tool, "result_problem", None)
-    if check is None:
+    if not isinstance(tool, FunctionTool):
         return ""
-    several = asked is not None and asked.multiple and not isinstance(value, list)
-    return check([value]) and check(value) if several else check(value)
+    problem = tool.result_problem(value)
+    if problem and asked is not None and asked.multiple and not isinstance(value, list):
+        return problem if tool.result_problem([value]) else ""
+    return problem
 
 
 def needs_tools(run: LiveRun, question: Question) -> bool:
@@ -212,8 +214,7 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
     if tool is None:
         raise Conflict(f"The tool {call.name} is not available, so its arguments cannot be checked.")
     parent = run.work.conversation.turn.parent_of(index)
-    if takes_injected(tool):
-        tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
+    tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
         with as_errors():

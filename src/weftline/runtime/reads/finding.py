@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,12 +44,7 @@ class StoredNames:
         return cached
 
 
-class Rows(Protocol):
-    async def run(self, key: int) -> RunRow | None: ...
-    async def given(self, run_id: str, *, workspace: int | None) -> list[int]: ...
-
-
-async def row_of(rows: Rows, run_id: str, *, workspace: int | None) -> RunRow | None:
+async def row_of(rows: LogReader, run_id: str, *, workspace: int | None) -> RunRow | None:
     """The run with this id, in any workspace if none is named; None if there is none, or if it belongs to another
     workspace.
 
@@ -62,7 +58,7 @@ async def row_of(rows: Rows, run_id: str, *, workspace: int | None) -> RunRow | 
     return None if key is None else await rows.run(key)
 
 
-async def given_key(rows: Rows, run_id: str, *, workspace: int | None) -> int | None:
+async def given_key(rows: LogReader, run_id: str, *, workspace: int | None) -> int | None:
     """The same for an id that was chosen by the client."""
     found = await rows.given(run_id, workspace=workspace) if labels.is_possible(run_id) else []
     if len(found) > 1:
@@ -84,26 +80,25 @@ _OURS = re.compile(r"r|ru|run|run_[0-9a-f]{0,27}")
 _RANDOM_DIGITS = len(ids.new_salt())
 
 
-class Runs(Protocol):
-    async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
-
-
 def is_prefix(text: str) -> bool:
     return labels.is_possible(text)
 
 
-async def runs_with_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[RunRow]:
+ReadRuns: TypeAlias = Callable[[RunFilter], Awaitable[list[RunRow]]]
+
+
+async def runs_with_prefix(read: ReadRuns, prefix: str, wanted: RunFilter) -> list[RunRow]:
     """The runs of the page `wanted` whose id begins with `prefix`, newest first. Takes a look-up per digit of a key."""
-    found = await read.runs(replace(wanted, given_prefix=prefix))
+    found = await read(replace(wanted, given_prefix=prefix))
     if _OURS.fullmatch(prefix):
         found += await _with_our_prefix(read, prefix, wanted)
         found.sort(key=lambda row: row.key, reverse=True)
     return found[: wanted.limit]
 
 
-async def _with_our_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[RunRow]:
+async def _with_our_prefix(read: ReadRuns, prefix: str, wanted: RunFilter) -> list[RunRow]:
     wanted = replace(wanted, not_given=True)
-    newest = await read.runs(replace(wanted, limit=1))
+    newest = await read(replace(wanted, limit=1))
     if not newest:
         return []
     digits = prefix[len("run_") :]
@@ -112,7 +107,7 @@ async def _with_our_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[R
     for length in range(longest, max(0, len(digits) - _RANDOM_DIGITS - 1), -1):
         low, high = _keys(digits, length)
         before = high + 1 if wanted.before is None else min(high + 1, wanted.before)
-        rows = await read.runs(replace(wanted, before=before, limit=wanted.limit - len(found)))
+        rows = await read(replace(wanted, before=before, limit=wanted.limit - len(found)))
         found += [row for row in rows if row.key >= low and ids.run_id(row.key, row.salt).startswith(prefix)]
         if len(found) >= wanted.limit:
             break

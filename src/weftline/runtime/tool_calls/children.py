@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -29,11 +30,8 @@ from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
-
-class NewChild(Protocol):
-    """Builds the write that creates a child run, which has its id from then on."""
-
-    def __call__(self, run: LiveRun, plan: RunPlan, parent: Parent, /) -> tuple[str, Write]: ...
+NewChild: TypeAlias = Callable[[LiveRun, RunPlan, Parent], tuple[str, Write]]
+"""Builds the write that creates a child run, which has its id from then on."""
 
 
 async def start_child(command: StartChild, state: State, work: WorkingSet, services: Services) -> Outcome:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, TypeGuard, cast
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
@@ -26,52 +26,30 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
 from weftline.runtime.tasks import LARGE_CHARS
-from weftline.runtime.tool_calls.shaping import shaped_call
+from weftline.runtime.tool_calls.shaping import adapted, refused_by, shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.text.suggestions import did_you_mean
 from weftline.tools import coercion
 from weftline.tools.arguments import InvalidArguments, NotInjected
-from weftline.tools.base import (
-    Tool,
-    ToolOutput,
-    doubt_policy,
-    ends_run,
-    is_bookkeeping,
-    is_carried_out_by_run,
-    is_hidden,
-    is_host,
-)
+from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import reason_of
-from weftline.tools.shaping import refused_by, shaping_of
 from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
 from weftline.work.threads import not_started
 
 
-class TakesInjected(Protocol):
-    """The additional interface of a tool for which a run fills in some arguments."""
-
-    @property
-    def injected(self) -> tuple[str, ...]: ...
-    @property
-    def required_labels(self) -> frozenset[str]:
-        """The arguments for which the run must have a label of the same name."""
-        ...
-
-    def injecting(self, values: Mapping[str, object]) -> Tool:
-        """The same tool for one call, with the values of its run."""
-        ...
-
-
-def takes_injected(tool: object) -> bool:
-    return bool(getattr(tool, "injected", ()))
+def takes_injected(tool: Tool) -> TypeGuard[FunctionTool[..., Any, Any]]:
+    """Returns True if a run fills in some of its arguments."""
+    return isinstance(tool, FunctionTool) and bool(tool.injected)
 
 
 def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: str = "") -> Tool:
-    """A tool that `takes_injected`, for one call. `parent` is the call that asked for it."""
+    """The tool for one call, with the values that the run fills in. `parent` is the call that asked for it."""
+    if not takes_injected(tool):
+        return tool
     known: dict[str, object] = {
         "run_id": work.run_id,
         "turn": turn,
@@ -82,7 +60,7 @@ def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: 
         known["thread_id"] = work.session_id
     if parent:
         known["parent_call"] = known["parent_tool_call_id"] = parent
-    return cast("TakesInjected", tool).injecting({**work.plan.labels, **work.conversation.labels, **known})
+    return tool.injecting({**work.plan.labels, **work.conversation.labels, **known})
 
 
 PREPARE_TIMEOUT_S = 30.0
@@ -183,7 +161,7 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet, se
     why = ""
     if tool.client is not None:
         why = prompts.calls.FALLBACK_FOR_CLIENTS
-    elif is_carried_out_by_run(tool) or ends_run(tool):
+    elif tool.traits.is_agent or tool.traits.terminal:
         why = prompts.calls.FALLBACK_NOT_PLAIN
     elif name in toolbox.excluded:
         why = prompts.calls.FALLBACK_NOT_ALLOWED
@@ -266,18 +244,17 @@ async def prepare_call(
     code = toolbox.code
     gated = code is not None and code.has_gates
     tool = toolbox.get(call.name)
-    hidden = tool is not None and is_hidden(tool)
+    hidden = tool is not None and tool.traits.hidden
     if tool is None or (hidden and not parent):
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
-    shaping = shaping_of(tool)
-    if takes_injected(tool):
-        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
+    traits, shaping = tool.traits, tool.traits.shaping
+    tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
         with attempt(logger, "run %s: the arguments of %s could not be adapted", work.run_id, call.name) as adapting:
             shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
-            call = replace(call, args=shaping.adapted(shaped))
+            call = replace(call, args=adapted(shaping, shaped))
         if adapting.error is not None:
             refused = _Rejected(*refused_by(call.name, adapting.error))
     prepared = refused or await _prepared(tool, call, work, services, code)
@@ -295,11 +272,11 @@ async def prepare_call(
         tool.client,
         tool.concurrent and not (code is not None and code.sequential),
         gated and verdict != "excluded",
-        is_carried_out_by_run(tool),
-        in_doubt=doubt_policy(tool),
-        bookkeeping=is_bookkeeping(tool),
-        terminal=ends_run(tool),
-        host=is_host(tool),
+        traits.is_agent,
+        in_doubt=traits.in_doubt,
+        bookkeeping=traits.bookkeeping,
+        terminal=traits.terminal,
+        host=traits.host,
     )
     limits = work.plan.limits
     alone = hidden and limits.nobody_to_ask and not limits.await_gate

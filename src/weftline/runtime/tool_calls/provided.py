@@ -27,9 +27,8 @@ from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import Tool, ToolOutput
-from weftline.tools.bounding import Bounded, bounded_of, bounds_problem, with_bounds
 from weftline.tools.checking import result_problem
-from weftline.tools.results import output_of
+from weftline.tools.results import Bounded, bounds_problem, output_of, with_bounds
 
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
@@ -171,7 +170,7 @@ async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
             problems.append(("result", problem))
         if one.failure is not None:
             problems.append(("failure", "only an error has one"))
-    if tool is not None and (bounds is not None or (bounded_of(tool) and one.error is None)):
+    if tool is not None and (bounds is not None or (tool.traits.bounded and one.error is None)):
         output = replace(output, bounds=bounds)
         if problem := bounds_problem(tool, output):
             problems.append(("bounds", problem))

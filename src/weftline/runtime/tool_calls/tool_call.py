@@ -18,22 +18,20 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
-from weftline.runtime.agent_code.inside import RunMemory
+from weftline.runtime.agent_code.inside import ProgressNotes, RunMemory
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
-from weftline.runtime.notes import ProgressNotes
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
-from weftline.runtime.tool_calls.preparing import injecting, refused_in_clients_place, takes_injected
+from weftline.runtime.tool_calls.preparing import injecting, refused_in_clients_place
 from weftline.runtime.tool_calls.shaping import shaped_result, storable_data, storable_failure, storable_telemetry
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
-from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
-from weftline.tools.bounding import bounded_of, with_bounds
-from weftline.tools.results import output_of, raised_by
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.results import output_of, raised_by, with_bounds
 from weftline.tools.workers import NoThread
 from weftline.trace_context import fields, inside_span
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption, raise_if_cancelled
@@ -53,9 +51,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         gone = ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True)
         return closed(command, call, work, gone, "failed", attempt=command.attempt)
     args = work.conversation.turn.args[command.index]
-    if takes_injected(tool):
-        parent = work.conversation.turn.parent_of(command.index)
-        tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
+    parent = work.conversation.turn.parent_of(command.index)
+    tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work, services)) is not None:
         if _may_have_happened(command, call):
             doubt = ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True)
@@ -155,7 +152,7 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
         if _may_have_happened(command, call):
             return ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True, not_run=True)
         return ToolOutput.of(prompts.calls.no_thread(call.tool), not_run=True)
-    if output.bounds is not None or bounded_of(tool):
+    if output.bounds is not None or tool.traits.bounded:
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
@@ -232,7 +229,7 @@ async def _ask(
             answer = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
-            return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
+            return with_bounds(tool, output) if output.bounds is not None or tool.traits.bounded else output
     if asking.error is not None:
         return Unknown()
     if isinstance(answer, WillNotHappen | Unknown):
@@ -246,7 +243,7 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
         return "in_doubt" if output.in_doubt else "not_run"
     if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
         return "in_doubt"
-    if output.is_error and not (output.final and tool is not None and ends_run(tool)):
+    if output.is_error and not (output.final and tool is not None and tool.traits.terminal):
         return "failed"
     return "returned"
 
@@ -360,7 +357,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     call = state.batch.calls[index]
     conversation = work.conversation
     tool = (work.toolbox or EMPTY).get(call.name)
-    if tool is not None and takes_injected(tool):
+    if tool is not None:
         tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.turn.parent_of(index))
     return PendingCall(
         turn=turn,

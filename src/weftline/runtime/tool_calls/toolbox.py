@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -15,24 +15,14 @@ from weftline.framing import one_line
 from weftline.kernel.control import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
-from weftline.plan import (
-    A2ALocalRef,
-    A2ARef,
-    LocalRef,
-    McpLocalRef,
-    McpRef,
-    RunPlan,
-    ServerRef,
-    StoredRef,
-    ToolRef,
-)
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef, ToolRef
 from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import RunCode
 from weftline.text.suggestions import did_you_mean
-from weftline.tools.base import Tool, is_hidden, labels_needed, reminder_of, tags_of
+from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
-from weftline.tools.shaping import shaping_of
+from weftline.tools.function import labels_needed
 
 _BOXES = 512
 _NO_PROMPT = digest("text", "")
@@ -58,11 +48,11 @@ class Toolbox:
         self.excluded = excluded
         """The names of tools that the run's policy does not allow: they are neither offered nor called."""
         self.specs: tuple[ToolSpec, ...] = tuple(
-            [tool.spec for name, tool in tools.items() if name not in excluded and not is_hidden(tool)]
+            [tool.spec for name, tool in tools.items() if name not in excluded and not tool.traits.hidden]
         )
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes of their descriptions that a model reads."""
-        self.reminds = any(reminder_of(tool) for tool in self.tools.values())
+        self.reminds = any(tool.traits.reminder for tool in self.tools.values())
         """Whether some of them add a reminder to their results."""
 
     @cached_property
@@ -80,15 +70,16 @@ class Toolbox:
 
     def toolset_of(self, name: str) -> str:
         """The name of a tool's toolset, or "" if it has none."""
-        shaping = shaping_of(self.tools.get(name))
+        tool = self.tools.get(name)
+        shaping = None if tool is None else tool.traits.shaping
         return self.toolsets.get(name, "") if shaping is None else shaping.toolset
 
     def under(self, rule: PolicyRule | None) -> Toolbox:
         """The same tools, of which only those that a run's policy allows are offered."""
         if rule is None or not rule.filters:
             return self
-        offered = [(name, tool) for name, tool in self.tools.items() if not is_hidden(tool)]
-        excluded = [name for name, tool in offered if not rule.allows(name, tags_of(tool))]
+        offered = [(name, tool) for name, tool in self.tools.items() if not tool.traits.hidden]
+        excluded = [name for name, tool in offered if not rule.allows(name, tool.traits.tags)]
         if not excluded:
             return self
         return Toolbox(self.tools, code=self.code, excluded=frozenset(excluded), toolsets=self.toolsets)
@@ -144,11 +135,6 @@ class ToolSource(Protocol):
         `secrets` are the encrypted header values of the tools that the server calls.
         """
         ...
-
-
-@runtime_checkable
-class EndListener(Protocol):
-    """A source of tools whose agents are notified when their runs end."""
 
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
         """Called when a run has ended that was not opened in this process, for example because it was cancelled while
@@ -221,6 +207,9 @@ class ServerTools:
             if len(self._boxes) > _BOXES:
                 self._boxes.popitem(last=False)
         return cached
+
+    def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
+        """Does nothing: only agents are notified of their runs' ends."""
 
     def resolve(self, ref: ToolRef) -> list[Tool]:
         """The tools of a reference that can be resolved locally."""

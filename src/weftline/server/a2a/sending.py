@@ -9,10 +9,10 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.api.client_calls import TOO_LARGE, answer_call
-from weftline.api.controlling import answer_await
 from weftline.api.creating import Host
 from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
+from weftline.cases.awaits import give_answer
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.people.answering import AwaitAnswer
@@ -64,7 +64,7 @@ class Deliveries:
             if task.question is not None:
                 await answer_call(engine, row.key, text_result(task.question, sent.text), message_id=sent.id)
             elif (asked := asking.answered_by(task.asked, task=row.key)) is not None:
-                await answer_await(self._host.workspaces, engine, asked.run, asked.id, answer, by=sender)
+                await give_answer(self._host.workspaces, engine, asked.run, asked.id, answer, by=sender)
             else:
                 await self._steer(row, sent, sender=sender)
         except NotFound:
@@ -97,7 +97,7 @@ class Deliveries:
                 one = AwaitFilter(workspace=row.workspace, run=key, id=await_id, limit=1, max_bytes=0)
                 if any(not asking.is_answerable(found) for found in await engine.stored.awaits(one)):
                     raise InvalidRequest("a message cannot decide this; answer it on the server.")
-                await answer_await(self._host.workspaces, engine, key, await_id, answer, by=sender)
+                await give_answer(self._host.workspaces, engine, key, await_id, answer, by=sender)
             except (NotFound, InvalidRequest) as error:
                 raise invalid("message.parts", f"{name[:100]}: {error.message}") from None
             except Conflict as error:

@@ -14,7 +14,6 @@ from weftline.api import following
 from weftline.api.cancelling import cancel_run
 from weftline.api.creating import Host
 from weftline.api.following import Event, EventKind
-from weftline.api.parsing import parsed
 from weftline.api.views import is_unreadable
 from weftline.errors import Conflict, StoreError
 from weftline.runtime.engine import Follower
@@ -32,6 +31,7 @@ from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task, unreada
 from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import LargeEntry, RunFilter, RunRow
+from weftline.work.heavy import parsed
 from weftline.workspace.threads import CONTEXT_KEY
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from msgspec.json import encode
 from weftline.api.cursors import cursor_of, key_of
 from weftline.api.turns import turn_view
 from weftline.api.views import call_views, grant_views
+from weftline.cases.base import find_run
 from weftline.errors import NotFound
 from weftline.runtime.reads.calls import PAGE_BYTES, Contents
-from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
@@ -33,7 +33,7 @@ _MAX_DIGITS = 9
 
 
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     limit = page_limit(request)
     cursor = request.query_value("cursor")
     first = 0 if cursor is None else key_of(cursor)
@@ -45,7 +45,7 @@ async def of_run(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def turn(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     asked = request.params["turn"]
     if asked != "last" and not (asked.isascii() and asked.isdigit() and len(asked) <= _MAX_DIGITS):
         raise NotFound("A turn is a number, or `last`.", code="unknown_turn")
@@ -63,7 +63,7 @@ async def _large_turn(app: App, row: RunRow, wanted: int | None) -> Response:
 
 
 async def grants(app: App, request: Request, principal: Principal) -> Response:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     return Response(encode(GrantList(await grant_views(app.workspaces, await app.engine.stored.grants(row)))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weftline.api.creating import Created
 from weftline.api.forking import fork_run, log_bytes, parse_fork
-from weftline.server.access import find_run
+from weftline.cases.base import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_scopes
 from weftline.server.bodies import object_body
@@ -20,7 +20,7 @@ _FORK = object_body(ForkModel, parse_fork)
 
 
 async def fork(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     if row.thread is not None:
         require_scopes(principal, "sessions:write", to="fork a run of a session, which makes a session")
     raw = await request.body()

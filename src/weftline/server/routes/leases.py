@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.json import encode
 
 from weftline.api.leases import claim_call, keep_call, release_call
-from weftline.server.access import locate_run
+from weftline.cases.base import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
@@ -20,21 +20,21 @@ _LEASE = model_body(LeaseModel, limit_bytes=BODY_BYTES, optional=True)
 
 
 async def claim(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent, unknown = await request.read(_CLAIM)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await claim_call(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def heartbeat(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent, unknown = await request.read(_LEASE)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await keep_call(app.engine, key, sent, warnings=warnings)))
 
 
 async def release(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent, unknown = await request.read(_LEASE)
     warnings = app.unknown_fields.warnings(request, unknown)
     with request.may_end_waits():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, get_args
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import UNSET, Meta, Struct
 from msgspec.json import encode
@@ -12,8 +12,7 @@ from msgspec.json import encode
 from weftline.api.cursors import cursor_of, key_of
 from weftline.api.sessions import listed_session
 from weftline.api.views import run_summary
-from weftline.errors import InvalidRequest, NotFound
-from weftline.runtime import ids
+from weftline.cases.base import OF_AGENT, OF_SESSION, owners, unusable
 from weftline.runtime.engine import Engine
 from weftline.runtime.reads import finding
 from weftline.server.app import App
@@ -25,11 +24,10 @@ from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter
 from weftline.store.rows import RunFilter, RunRow
 from weftline.wire import run_responses
-from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
+from weftline.wire.limits import MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.run_responses import ListedRun, RunPage, Status
 from weftline.wire.session_responses import SessionPage, SessionStatus
-from weftline.workspace import agents, threads
-from weftline.workspace.agents import owns
+from weftline.workspace import threads
 
 _BASE = "/api/v1/workspaces/{slug}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,7 +68,7 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
     if prefix is None:
         rows = await app.engine.stored.runs(matching)
     elif finding.is_prefix(prefix):
-        rows = await finding.runs_with_prefix(app.engine.stored, prefix, matching)
+        rows = await finding.runs_with_prefix(app.engine.stored.runs, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
@@ -109,6 +107,15 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     total = await threads.count(app.workspaces, matching) if wanted.before is None else UNSET
     listed = [listed_session(row) for row in page]
     return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
+
+
+def parameter(name: str, type: Any) -> QueryParameter:
+    """Returns the parameter of this type, `Annotated` with its description; it may be optional."""
+    described = next((one for one in get_args(type) if get_origin(one) is Annotated), type)
+    *plain, about = get_args(described)
+    if plain == [bool]:
+        plain = [Literal["true", "false"]]
+    return QueryParameter(name, plain[0] if len(plain) == 1 else Annotated[*plain], about)
 
 
 def number_of(request: Request, parameter: QueryParameter, *, least: int = 1) -> int | None:
@@ -159,45 +166,10 @@ class _Common(Struct, frozen=True):
 
 async def _common(app: App, request: Request, principal: Principal) -> _Common:
     cursor = request.query_value("cursor")
-    thread, of_agents = await owners(app, request, principal)
+    session, agent = (request.query_value(name) for name in ("sessionId", "agentId"))
+    thread, of_agents = await owners(app.workspaces, principal, session_id=session, agent_id=agent)
     before = None if cursor is None else key_of(cursor)
     return _Common(before, page_limit(request), thread, of_agents, _metadata(request))
-
-
-async def owners(app: App, request: Request, principal: Principal) -> tuple[int | None, tuple[str, ...]]:
-    """Returns the thread and the agents that a list is for.
-
-    The thread is None for all, 0 for one that does not exist; no agents means all. Raises `InvalidRequest` for a value
-    that cannot match anything.
-    """
-    session, agent = (request.query_value(name) for name in ("sessionId", "agentId"))
-    thread: int | None = None
-    if session is not None:
-        parsed = ids.parse(session, prefix="ses_")
-        if parsed is None or parsed[0] >= 2**63:
-            raise unusable("sessionId", "is not a session id")
-        try:
-            if principal.workspace:
-                thread = (await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])).key
-            else:
-                row = await threads.by_key(app.workspaces, parsed[0])
-                thread = row.key if row.salt == parsed[1] else 0
-        except NotFound:
-            thread = 0
-    if agent is not None and not re.fullmatch(ID_PATTERN, agent):
-        raise unusable("agentId", "is neither the id nor the slug of an agent")
-    if agent is not None and not principal.workspace:
-        return thread, (agent, *await agents.ids_by_slug(app.workspaces, agent))
-    if agent is not None:
-        agent = await agents.id_of(app.workspaces, principal.workspace, agent)
-    return thread, _agents(principal, agent)
-
-
-def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
-    if wanted is None:
-        return principal.agents
-    # Another agent's items are not listed: no agent has this id.
-    return (wanted,) if owns(principal, wanted) else ("",)
 
 
 def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
@@ -222,24 +194,6 @@ def one_of(request: Request, parameter: QueryParameter) -> str | None:
     return value
 
 
-def time_of(request: Request, name: str) -> int | None:
-    """Returns a time of the query, in microseconds."""
-    text = request.query_value(name)
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is not None:
-            return (time - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        pass
-    raise unusable(name, "must be a time with a time zone, such as 2026-01-31T12:00:00Z")
-
-
-def unusable(name: str, problem: str) -> InvalidRequest:
-    return InvalidRequest(f"{name}: {problem}.", issues=[{"path": name, "message": problem}])
-
-
 LIMIT = QueryParameter(
     "limit",
     Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": DEFAULT_LIMIT})],
@@ -251,18 +205,14 @@ STORED_LIMIT = QueryParameter(
     "The maximum number of items on a page. There are fewer when they are large.",
 )
 CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
-OF_SESSION = QueryParameter("sessionId", str, "Of this session.")
-OF_AGENT = QueryParameter(
-    "agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent, by its id or slug."
-)
 _OFFSET = QueryParameter(
     "offset",
     Annotated[int, Meta(ge=0, le=MAX_NUMBER, extra_json_schema={"default": 0})],
     "How many to leave out at the beginning. `cursor` is faster, and new sessions do not shift it.",
 )
 _FILTERS = (
-    OF_SESSION,
-    OF_AGENT,
+    parameter("sessionId", OF_SESSION),
+    parameter("agentId", OF_AGENT),
     QueryParameter("metadata", list[str], "`key:value`; may be repeated, and all must match."),
     LIMIT,
     CURSOR,

@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.api.schemas.keys import Key, key_json
 from weftline.api.schemas.oauth import OAuthApps, OAuthGrants, app_json, grant_json
 from weftline.api.schemas.users import User, user_json
 from weftline.api.thread_imports import import_export
 from weftline.api.upkeep import Trimmed, UnsupportedRun, shrink, trim, unsupported_runs
+from weftline.cases import keys
 from weftline.errors import InvalidRequest
 from weftline.replay.importing import Imported
 from weftline.replay.reading import read_export
@@ -34,7 +34,7 @@ from weftline.store.rows import Copied
 from weftline.tools.loader import LoadedTool
 from weftline.tools.mcp.login import Login
 from weftline.wire.responses import Ok, iso
-from weftline.workspace import apps, grants, keys, mcp_logins, users, workspaces
+from weftline.workspace import apps, grants, mcp_logins, users, workspaces
 from weftline.workspace.workspaces import Feature
 
 _BODY_BYTES = 1024 * 1024
@@ -108,7 +108,7 @@ def _features(accepted: Mapping[Feature, bool]) -> Response:
 async def import_key(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_IMPORTED_KEY)
     key = await keys.import_key(app.workspaces, request.params["slug"], sent.secret, name=sent.name)
-    return Response(encode(key_json(key)), status=201)
+    return Response(encode(keys.shown(key)), status=201)
 
 
 async def list_logins(app: App, request: Request, principal: Principal) -> Response:
@@ -314,7 +314,7 @@ ROUTES = (
         import_key,
         summary="Add a key that clients already hold",
         body=_IMPORTED_KEY,
-        returns=Key,
+        returns=keys.Key,
         status=201,
     ),
     _route("GET", _LOGINS, list_logins, summary="List the logins at MCP servers", returns=McpLogins),

@@ -6,7 +6,7 @@ from msgspec.json import encode
 
 from weftline.api.client_calls import answer_calls
 from weftline.api.schemas.provided import ResultsModel, parse_results
-from weftline.server.access import locate_run
+from weftline.cases.base import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
@@ -19,7 +19,7 @@ _RESULTS = object_body(ResultsModel, parse_results, limit_bytes=RESULT_BODY_BYTE
 
 
 async def provide(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     sent = await request.read(_RESULTS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     await_id, once = request.params["awaitId"], idempotency_key(request) or ""

@@ -11,8 +11,8 @@ from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
 from weftline.api.snapshots import snapshot_of
 from weftline.api.views import awaits_of, receipt_of, run_view
+from weftline.cases.base import find_run, locate_run
 from weftline.events.profiles import parse_profile
-from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import FOLLOWED, respond_created
@@ -46,7 +46,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response |
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     try:
         view = await run_view(app.engine.stored, row, max_bytes=LARGE_BYTES)
     except LargeEntry as large:
@@ -63,7 +63,7 @@ async def _make_large(app: App, row: RunRow) -> Response:
 
 
 async def get_snapshot(app: App, request: Request, principal: Principal) -> Response:
-    row = await find_run(app, request, principal)
+    row = await find_run(app, principal, request.params["runId"])
     found = await snapshot_of(app.engine.stored.logs, row, thread=await app.engine.stored.session_id(row.listed_under))
     return Response(encode(to_wire_snapshot(found)))
 
@@ -71,7 +71,7 @@ async def get_snapshot(app: App, request: Request, principal: Principal) -> Resp
 async def stream(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     run_id = request.params["runId"]
     types = parse_profile(request.query_value("profile"))
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     after = resume_point(request)
     if after and is_event_source(request):
         row = await app.engine.stored.row(key)
@@ -86,7 +86,7 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     body = await request.read(_RESULT, user_agent=request.header(b"user-agent") or "")
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
@@ -95,7 +95,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
-    key = await locate_run(app, request, principal)
+    key = await locate_run(app, principal, request.params["runId"])
     return Response(encode(await cancel_run(app.engine, key, by=principal.who)))
 
 

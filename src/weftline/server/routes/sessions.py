@@ -9,13 +9,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from msgspec.json import decode, encode
 
-from weftline.api.parsing import off_loop
 from weftline.api.sessions import create_session, origins, send_message
 from weftline.api.views import session_unreadable, session_usage
+from weftline.cases.base import find_session
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
-from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import FOLLOWED, respond_created
@@ -40,6 +39,7 @@ from weftline.wire.session_responses import (
     session_events,
     session_info,
 )
+from weftline.work.heavy import off_loop
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
@@ -65,7 +65,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_session(app, request, principal)
+    row = await find_session(app, principal, request.params["sessionId"])
     size = row.spec_bytes + await app.engine.stored.thread_size(row.key)
     make = partial(_snapshot, app, row, size=size, calls=one_of(request, _CALLS) == "true")
     if size > LARGE_BYTES:
@@ -100,7 +100,7 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int, calls: bool) -> Resp
 
 
 async def events(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_session(app, request, principal)
+    row = await find_session(app, principal, request.params["sessionId"])
     last, before = number_of(request, _LAST), number_of(request, _BEFORE)
     if one_of(request, _FULL):
         last = before = None
@@ -126,7 +126,7 @@ async def events(app: App, request: Request, principal: Principal) -> Response |
 
 
 async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
-    row = await find_session(app, request, principal)
+    row = await find_session(app, principal, request.params["sessionId"])
     raw = await request.body()
     once = await idempotency(request, f"agent-sessions/{row.key}/messages", raw)
     warn = partial(app.unknown_fields.warnings, request)
@@ -135,7 +135,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response 
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
-    row = await find_session(app, request, principal)
+    row = await find_session(app, principal, request.params["sessionId"])
     await threads.end(app.workspaces, app.engine, row, requested_by=principal.who)
     return Response(encode(Ok()))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
+from uuid import uuid4
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
@@ -22,10 +24,18 @@ _NAMES = (
     "last_used_at",
     "ended_at",
     "active_run",
+    "uuid",
+    "user_id",
+    "parent",
+    "depth",
+    "seat_agent",
+    "keeps",
 )
 _COLUMNS = ", ".join((*_NAMES, "length(spec)"))
 _LISTED = ", ".join((*(f"threads.{name}" for name in _NAMES), "length(threads.spec)"))
 
+Keeps: TypeAlias = Literal["exchange", "all"]
+"""What a thread keeps of a run: the question and the answer, if it succeeds, or all messages of all finished turns."""
 _BRANCH = b"fork"
 """Stored in place of the digest of a body."""
 
@@ -44,6 +54,15 @@ class ThreadRow(Struct, frozen=True):
     last_used_at: int
     ended_at: int | None
     active_run: int | None
+    uuid: str
+    user: str | None
+    parent: int | None
+    """The thread that created it."""
+    depth: int
+    """How many threads there are above it."""
+    seat_agent: str | None
+    """The agent that speaks since a hand-off, if it is not the one that the thread was created with."""
+    keeps: Keeps
     spec_bytes: int
     damaged: str = ""
     """The first damaged column, or ""; see `weftline.store.database`."""
@@ -58,6 +77,11 @@ class NewThread(Struct, frozen=True, kw_only=True):
     metadata: str
     secrets: bytes | None = None
     """Encrypted header values of the tools that the server calls."""
+    uuid: str = field(default_factory=lambda: str(uuid4()))
+    user: str | None = None
+    parent: int | None = None
+    depth: int = 0
+    keeps: Keeps = "exchange"
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
@@ -72,10 +96,16 @@ class ThreadFilter(Struct, frozen=True, kw_only=True):
     agents: tuple[str, ...] = ()
     """Only threads of these agents, if any are given."""
     metadata: tuple[tuple[str, str], ...] = ()
+    user: str | None = None
 
 
 def by_key(key: int) -> Query[ThreadRow | None]:
     row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE key = $1", key)
+    return _thread(row)
+
+
+def by_uuid(uuid: str) -> Query[ThreadRow | None]:
+    row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE uuid = $1", uuid)
     return _thread(row)
 
 
@@ -95,7 +125,8 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
     crashpoints.hit(("thread.created",), "before")
     row = yield from one(
         "INSERT INTO threads (salt, workspace, name, agent, spec, metadata, created_at, last_used_at, next_place,"
-        f" secrets) VALUES ($1, $2, $3, $4, $5, $6, $7, $7, 1, $8) RETURNING {_COLUMNS}",
+        " secrets, uuid, user_id, parent, depth, keeps)"
+        f" VALUES ($1, $2, $3, $4, $5, $6, $7, $7, 1, $8, $9, $10, $11, $12, $13) RETURNING {_COLUMNS}",
         new.salt,
         new.workspace,
         new.name,
@@ -104,6 +135,11 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
         new.metadata,
         now,
         new.secrets,
+        new.uuid,
+        new.user,
+        new.parent,
+        new.depth,
+        new.keeps,
     )
     assert row is not None
     thread = ThreadRow(*row)
@@ -247,6 +283,8 @@ def _matching(wanted: ThreadFilter) -> tuple[str, str, list[SqlValue]]:
         where.append(f"{newest} < {mark(wanted.before)}")
     if wanted.agents:
         where.append(f"threads.agent IN ({', '.join(mark(agent) for agent in wanted.agents)})")
+    if wanted.user is not None:
+        where.append(f"threads.user_id = {mark(wanted.user)}")
     if wanted.ended is not None:
         where.append(f"threads.ended_at IS {'NOT ' if wanted.ended else ''}NULL")
     return f"FROM {source}threads WHERE {' AND '.join(where)}", newest, values
@@ -267,5 +305,9 @@ def _to_row(row: Row) -> ThreadRow:
         created_at=read.time("created_at", thread.created_at),
         last_used_at=read.time("last_used_at", thread.last_used_at),
         ended_at=read.time_or_none("ended_at", thread.ended_at),
+        uuid=read.text_or_none("uuid", thread.uuid) or "",
+        user=read.text_or_none("user_id", thread.user),
+        seat_agent=read.text_or_none("seat_agent", thread.seat_agent),
+        keeps="all" if read.text("keeps", thread.keeps) == "all" else "exchange",
         damaged=read.damaged,
     )

@@ -36,10 +36,36 @@ CREATE TABLE threads (
   active_run INTEGER,             -- the one run that may move; the others of the thread are queued
   next_place INTEGER NOT NULL,    -- the next place in the queue
   secrets BLOB,                   -- sealed: header values of the tools that the server dials
-  format INTEGER NOT NULL DEFAULT 0  -- the number of the vocabulary of its messages
+  format INTEGER NOT NULL DEFAULT 0,  -- the number of the vocabulary of its messages
+  uuid TEXT,                      -- its id; `ses_…`, made of key and salt, is another name of the same thread
+  user_id TEXT,                   -- whose account it has environment values from
+  parent INTEGER,                 -- the thread that created it
+  depth INTEGER NOT NULL DEFAULT 0,  -- how many threads there are above it
+  seat_agent TEXT,                -- the agent that speaks since a hand-off, if not the one it was created with
+  keeps TEXT NOT NULL DEFAULT 'exchange'  -- of a run: `exchange` (question and answer, on success) or `all` messages
 ) STRICT;
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
+CREATE UNIQUE INDEX threads_by_uuid ON threads (uuid);
+CREATE INDEX threads_by_user ON threads (workspace, user_id, key) WHERE user_id IS NOT NULL;
+CREATE INDEX threads_by_parent ON threads (parent) WHERE parent IS NOT NULL;
+
+CREATE TABLE thread_values (
+  thread INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  value BLOB NOT NULL,            -- JSON
+  PRIMARY KEY (thread, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE env_values (
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  owner TEXT NOT NULL,            -- thread:<key>, account:<user> or workspace
+  name TEXT NOT NULL,
+  type TEXT NOT NULL,             -- text or secret
+  sealed BLOB NOT NULL,
+  updated_at INTEGER NOT NULL,
+  PRIMARY KEY (workspace, owner, name)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE thread_messages (
   thread INTEGER NOT NULL,

@@ -23,7 +23,7 @@ from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.testing.code import IdleCode
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.asking import Ask
-from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
+from weftline.tools.base import PLAIN, ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Traits, Unknown
 
 
 def _calls(*names: str) -> dict[str, object]:
@@ -183,6 +183,7 @@ class WorldTool:
     peer: Peer | None = None
     timeout_s: float | None = None
     concurrent = False
+    traits = PLAIN
 
     def __init__(self, world: World, name: str, effect: Effect) -> None:
         self._world = world
@@ -240,7 +241,7 @@ class Linger(WorldTool):
 class Delegate(WorldTool):
     """See `Delegating`."""
 
-    is_agent = True
+    traits = Traits(is_agent=True)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "delegate", "once")

@@ -33,9 +33,8 @@ from weftline.tools.base import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    Traits,
     Unknown,
-    ends_run,
-    is_hidden,
 )
 from weftline.tools.builtin.code_functions import (
     CodeFunction,
@@ -146,9 +145,9 @@ class CodeTool:
     effect: Effect = "read"
     """The effect of the code itself. The calls that it makes have their own."""
     concurrent = False
-    host = True
     client: ClientKind | None = None
     peer: Peer | None = None
+    traits = Traits(host=True)
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class CodeTool:
         functions: dict[str, CodeFunction] = {}
         for name, tool in tools.items():
             chosen = name not in left_out if self.only is None else name in self.only
-            if not chosen or isinstance(tool, CodeTool) or is_hidden(tool) or ends_run(tool):
+            if not chosen or isinstance(tool, CodeTool) or tool.traits.hidden or tool.traits.terminal:
                 continue
             spec = tool.spec
             own = function_name(display_names.get(name, name), functions)

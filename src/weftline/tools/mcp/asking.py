@@ -24,7 +24,16 @@ from weftline.text.redaction import Redactor
 from weftline.text.schema_cost import refusal
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
-from weftline.tools.base import ClientKind, FurtherCalls, Reconciled, ToolContext, ToolFailed, ToolOutput, Unknown
+from weftline.tools.base import (
+    ClientKind,
+    FurtherCalls,
+    Reconciled,
+    ToolContext,
+    ToolFailed,
+    ToolOutput,
+    Traits,
+    Unknown,
+)
 from weftline.tools.checking import issues_of
 from weftline.work.outcomes import attempt
 
@@ -132,8 +141,7 @@ class ServerQuestion:
     timeout_s: float | None = None
     client: ClientKind | None = None
     peer: Peer | None = None
-    hidden = True
-    bookkeeping = True
+    traits = Traits(hidden=True, bookkeeping=True)
 
     def __init__(self, server: str, *, taken: Collection[str] = ()) -> None:
         name = f"{server}__question"

@@ -1,0 +1,1 @@
+"""What the files of a folder define, by topic. See docs/folders.md."""
