@@ -369,6 +369,7 @@ class Traits(Struct, frozen=True, kw_only=True):
 
 
 PLAIN = Traits()
+HOST = Traits(host=True)
 
 
 class Tool(Protocol[Wanted]):
