@@ -307,7 +307,7 @@ class DialledTools(ServerTools):
             return [*found]
         question = ServerQuestion(ref.name, taken={*taken, *[one.name for one in found]})
         for one in found:
-            one.question = question.spec.name
+            one.ask_through(question=question.spec.name)
         return [*found, question]
 
 
