@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
@@ -41,6 +42,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
+OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 
@@ -195,6 +197,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             check_hook(one)
+        self.on_thread: OnThread | None = None
+        """For an agent of a folder, whose runs all have a thread: opens it for the run's tools and hooks."""
         self.observers: list[RunObserver] = []
         """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)

@@ -97,6 +97,7 @@ def plan_of(
         model_result_limit_bytes=wanted.model_result_limit_bytes,
         own_policy=None if asked.policy is None else asked.policy.rule,
         trace=new_trace() if any(one.traces for one in agent.observers) else None,
+        on_thread=agent.on_thread is not None,
         **copied(asked),
     )
 

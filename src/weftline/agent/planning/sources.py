@@ -257,7 +257,7 @@ class AgentTools:
                 deps = upper.context.deps  # the only way to give it any
                 check_deps(agent.deps, deps)
             else:
-                deps, owned = await _deps(setup, info)
+                deps, owned = await _deps(setup, info, self.workspaces)
         if (error := making.error) is not None:
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
@@ -461,10 +461,14 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
         )
 
 
-async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
+async def _deps(setup: Setup, info: RunInfo, at: Workspaces | None) -> tuple[object, OwnedDeps | None]:
     """Returns the deps of a run, and their owner if they have to be exited."""
     if setup.deps is not NO_DEPS:
         return setup.deps, None
+    on_thread = setup.agent.on_thread
+    if on_thread is not None and at is not None:
+        owned = OwnedDeps(info.id)
+        return await owned.enter(lambda: on_thread(at, info)), owned
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
         return None, None

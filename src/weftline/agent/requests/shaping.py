@@ -330,6 +330,8 @@ class RequestShaper:
             request.top_p,
             tuple(request.stop),
             tuple([tool.name for tool in request.tools]),
+            request.tool_choice,
+            request.parallel_tool_calls,
         )
         await self._hooks.shape(point, self._context)
         return replace(
@@ -342,6 +344,8 @@ class RequestShaper:
             top_p=point.top_p,
             stop=tuple(point.stop),
             tools=[tool for tool in request.tools if tool.name in point.tools],
+            tool_choice=point.tool_choice,
+            parallel_tool_calls=point.parallel_tool_calls,
         )
 
 

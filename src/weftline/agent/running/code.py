@@ -35,6 +35,7 @@ from weftline.agent.running.frame import Frame, Notes, Verdict
 from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
+from weftline.errors import WeftlineError
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -512,8 +513,8 @@ class AgentCode:
         self._problem = self._problem or (code, self._public_message(problem, cause))
 
     def _public_message(self, problem: str, cause: BaseException | None) -> str:
-        """Returns the problem as it is stored. Clients do not see what the agent's code raised."""
-        if not self.for_client:
+        """Returns the problem as it is stored. Of what the agent's code raised, clients see only what is for them."""
+        if not self.for_client or (isinstance(cause, WeftlineError) and cause.status < 500):
             return problem
         logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
         return f"The agent's own code failed. The server's log says why: look for {self.info.id}."
