@@ -10,7 +10,6 @@ import click
 from weftline.cli.output import JSON
 from weftline.errors import Conflict
 
-
 AGENT = """\
 ---
 description: Answers questions about orders.
