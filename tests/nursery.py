@@ -47,7 +47,7 @@ _READ_BEFORE = (
     "weftline.agent.agent",
     "weftline.agent.engine.engine",
     "weftline.agent.engine.in_memory",
-    "weftline.agent.engine.models",
+    "weftline.agent.engine.starting",
     "weftline.server.offline",
     "weftline.server.routes.operator",
     "weftline.cli.serve",

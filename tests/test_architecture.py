@@ -64,7 +64,7 @@ SMALL_FOR_A_REASON = {
     "tools/builtin/*": "one file per tool",
     "tools/mcp/address.py": "loads light: where a server is, without a connection to it",
     "tools/secret_types.py": "loads light: for the client's tools too",
-    "tools/titles.py|tools/workers.py": "for tools of all kinds",
+    "tools/workers.py": "for tools of all kinds",
     "wire/leases.py|wire/models.py": "loads light: bodies of pydantic, apart from those without",
     "wire/responses.py|wire/validation.py": "what all bodies and responses have in common",
     "work/heavy.py": "for large bodies and entries, wherever they are read",

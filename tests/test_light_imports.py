@@ -103,6 +103,15 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
+def test_files_of_a_folder_load_nothing_of_what_runs_them() -> None:
+    names = "define_agent, define_hook, define_model, define_prompt, define_thread_endpoint, define_tool, ThreadState"
+    modules = loaded_by(f"from weftline.threads import {names}")
+    assert roots(modules) & HEAVY == set()
+    assert "asyncio" not in modules
+    rooms = {".".join(module.split(".")[:2]) for module in modules if module.startswith("weftline.")}
+    assert rooms & {"weftline.agent", "weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
+
+
 @pytest.mark.parametrize("module", ["weftline.events", "weftline.details", "weftline.events.decode"])
 def test_events_are_loaded_without_what_makes_them(module: str) -> None:
     modules = loaded_by(f"import {module}")

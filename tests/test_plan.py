@@ -177,7 +177,8 @@ VERSION_7 = replace(
         retry_policy=RetryPolicy(max_attempts=3, initial_interval_s=0.5, backoff_coefficient=2.0),
     ),
 )
-EXAMPLE = replace(VERSION_7, v=8)
+VERSION_8 = replace(VERSION_7, v=8, limits=Limits())
+EXAMPLE = replace(VERSION_7, v=9, on_thread=True)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe = st.none() | texts
@@ -278,6 +279,7 @@ def test_the_example_of_version_1_is_read() -> None:
     assert decode_content((PLANS / "v5.json").read_bytes()) == VERSION_5
     assert decode_content((PLANS / "v6.json").read_bytes()) == VERSION_6
     assert decode_content((PLANS / "v7.json").read_bytes()) == VERSION_7
+    assert decode_content((PLANS / "v8.json").read_bytes()) == VERSION_8
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from weftline.agent.context import RunContext
     from weftline.agent.engine.engine import Engine
     from weftline.agent.hooking.calling import hook
-    from weftline.agent.policy import Budget
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
-    from weftline.agent.settings import Limits, Settings
+    from weftline.agent.settings import Budget, Limits, Settings
     from weftline.agent.skills.toolset import skills
     from weftline.agent.subagents import spawn
     from weftline.agent.threads import Thread
@@ -68,7 +67,7 @@ else:
 
     _HOMES = {
         "Agent": "weftline.agent.agent",
-        "Budget": "weftline.agent.policy",
+        "Budget": "weftline.agent.settings",
         "Engine": "weftline.agent.engine.engine",
         "Limits": "weftline.agent.settings",
         "Run": "weftline.agent.run",

@@ -37,6 +37,7 @@ TABLE: dict[str, Row] = {
     "unpriced_model": Row(400, False, "Use a model whose price is known, or give the server its price."),
     "blank_thread": Row(400, False, "Name the thread or session, or leave it out."),
     "thread_not_allowed": Row(400, False, "Send a message to the session, or run the agent on an `Engine`."),
+    "missing_variable": Row(400, False, "Give the thread, its account or the workspace a value for the variable."),
     "missing_labels": Row(400, False, "Start the run with the labels in `missing`."),
     "invalid_plugin": Row(400, False, "Name a tool that this server has installed."),
     "unauthorized": Row(401, False, "Send an API key or access token in Authorization: Bearer or X-API-Key."),

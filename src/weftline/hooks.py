@@ -65,7 +65,7 @@ from weftline.agent.hooks_outside import (
     SpawnComplete,
     SpawnError,
 )
-from weftline.agent.requests.shortening import keep_recent
+from weftline.agent.requests.shaping import keep_recent
 from weftline.agent.terminal import ask_in_terminal
 
 __all__ = [

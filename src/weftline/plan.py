@@ -26,7 +26,7 @@ from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 from weftline.trace_context import Trace
 
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -169,14 +169,17 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The policy that the run was started with, without its agent's. Subagents may inherit it."""
     engine: EngineOptions | None = None
     """Options for its engine; None for none."""
+    on_thread: bool = False
+    """Whether it needs a thread, and gets one of its own if none is given: its agent comes from a folder."""
 
     @property
     def thread_keeps_all(self) -> bool:
         """True if its thread keeps every message of the run, with calls and results.
 
-        A thread that code created does. A client's session only has questions and answers, whatever executes the run.
+        A thread that code created does, and every thread of an agent of a folder. Other sessions of clients only have
+        questions and answers, whatever executes the run.
         """
-        return self.code is not None and self.agent_id is None
+        return self.on_thread or (self.code is not None and self.agent_id is None)
 
 
 class RunPlan(PlanContent, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
+from weftline.agent.settings import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
 from weftline.spec.groups import TagClause
 
 __all__ = [

@@ -10,7 +10,7 @@ import pytest
 
 from weftline import Agent, Budget, Engine, Run, RunFailed, tool
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.policy import budget_of
+from weftline.agent.settings import budget_of
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.kernel.policy import BudgetRule

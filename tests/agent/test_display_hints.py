@@ -64,7 +64,7 @@ async def test_call_is_announced_by_code_template_or_title(
             gate.display_hint = "Looking for something"
 
     async with asyncio.timeout(60), Engine() as engine:
-        with caplog.at_level(logging.WARNING, "weftline.tools.titles"):
+        with caplog.at_level(logging.WARNING, "weftline.tools.asking"):
             run = await engine.start(agent, "Go.")
             result = await run.result()
         hints = [event.display_hint async for event in run if isinstance(event, CallOpened)]

@@ -12,7 +12,7 @@ import pytest
 
 from agent.kit import workspace_of
 from weftline import Agent, Engine, ToolContext, WeftlineError, details, events, hook, tool
-from weftline.agent.engine.models import Models
+from weftline.agent.engine.starting import Models
 from weftline.errors import Conflict, NotFound, StoreError
 from weftline.hooks import MessagesTaken, RunStarted
 from weftline.messages import Assistant, User

@@ -18,7 +18,7 @@ from weftline.errors import Conflict
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
 from weftline.runtime.deploys import left_alone
-from weftline.store.sqlite import log
+from weftline.store.sqlite import store
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60
@@ -238,6 +238,6 @@ async def test_run_below_one_of_newer_code_is_not_on_trial(
     def note(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -> None:
         tried.extend(keys)
 
-    monkeypatch.setattr(log, "begin_trial", note)
+    monkeypatch.setattr(store, "begin_trial", note)
     async with Engine(tmp_path, agents=[team()]):
         assert tried == ([] if newer else [MID, LEAF])

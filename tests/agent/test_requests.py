@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from weftline import Agent, skills, tool
-from weftline.agent.requests.shaping import repaired
-from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
-from weftline.agent.running.aliases import Aliases, check_names
+from weftline.agent.agent_tools import Aliases, check_names
+from weftline.agent.requests.shaping import recent_turns, repaired, tail_compacted, without_stale_reads
 from weftline.behaviors import Behavior
 from weftline.errors import Conflict
 from weftline.hooks import BeforeModel, ContextBuilt, ToolAfter, ToolGate, keep_recent

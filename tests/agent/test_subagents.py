@@ -25,7 +25,7 @@ from weftline import (
     spawn,
     tool,
 )
-from weftline.agent.hooking.ancestors import CHILD_POINTS
+from weftline.agent.hooking.around_calls import CHILD_POINTS
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
 from weftline.hooks import ChildToolGate, McpToolGate, SpawnBefore, SpawnComplete, SpawnError, ToolAfter, ToolGate
 from weftline.kernel.decide import decide

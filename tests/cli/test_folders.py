@@ -74,3 +74,20 @@ def test_info_lists_what_was_found_and_what_agents_reach(desk: Path) -> None:
     (agent,) = shown["agents"]
     assert agent["reaches"] == {"prompts": ["triage"], "tools": ["fetsh", "find_order"]}
     assert "\nagent triage\n  prompts  triage\n  tools    fetsh, find_order\n" in weftline("info", str(desk)).out
+
+
+def test_init_writes_a_folder_with_nothing_to_correct(tmp_path: Path) -> None:
+    done = weftline("init", str(tmp_path / "desk"))
+    assert done.code == 0
+    assert sorted(done.out.splitlines()) == sorted(str(one) for one in (tmp_path / "desk").rglob("*") if one.is_file())
+    checked = weftline("check", str(tmp_path / "desk"))
+    assert (checked.code, checked.out, checked.err) == (0, "", "Nothing is wrong.\n")
+    (agent,) = json.loads(weftline("info", str(tmp_path / "desk"), "--json").out)["agents"]
+    assert agent["reaches"] == {"prompts": ["helper"], "models": ["offline"], "tools": ["find_order"]}
+
+
+def test_init_leaves_a_folder_with_anything_in_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = weftline("init", str(tmp_path))
+    assert done.code == 1 and "is not empty: name a new folder" in done.err
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]

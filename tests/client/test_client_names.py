@@ -62,7 +62,6 @@ def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
         "weftline.tools.secret_types",
         "weftline.tools.signature",
         "weftline.tools.stored_form",
-        "weftline.tools.stored_schema",
         "weftline.tools.validation_work",
     }
 

@@ -232,3 +232,16 @@ def new_key(server: CrashingServer) -> None:
     models = server.request("GET", "/models", workspace="other", key=key)
     assert models.status == 200
     server.check()
+
+
+def thread_state(server: CrashingServer) -> None:
+    """Values and variables of a thread are set by requests that are sent again."""
+    agent = server.request("POST", "/agents", {"name": "Keeper", "spec": {"modelId": "scripted:tools"}})
+    thread = server.request("POST", "/threads", {"agentId": agent.body["id"]}, idempotency_key="t").body["id"]
+    for count in (1, 2):
+        server.request("PUT", f"/threads/{thread}/values/count", {"value": count})
+        server.request("PUT", f"/threads/{thread}/env/COUNT", {"value": str(count), "type": "text"})
+    assert server.request("GET", f"/threads/{thread}/values").body["values"] == [{"key": "count", "value": 2}]
+    assert [one["value"] for one in server.request("GET", f"/threads/{thread}/env").body["env"]] == ["2"]
+    assert len(server.request("GET", "/threads").body["threads"]) == 1
+    server.check()

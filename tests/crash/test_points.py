@@ -64,6 +64,7 @@ KILLS: dict[Callable[[CrashingServer], None], list[str]] = {
     scenarios.guards: [*both("budget.exceeded"), *both("loop.detected"), *both("final.forced")],
     scenarios.output: both("output.rejected"),
     scenarios.ended_session: both("thread.ended"),
+    scenarios.thread_state: [*both("value.set", 1, 2), *both("env.set", 2)],
     scenarios.new_key: [*both("key.created"), *both("job")],
 }
 DURING_RECOVERY = [

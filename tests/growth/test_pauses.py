@@ -11,7 +11,7 @@ import pytest
 from runtime.kit import engine_on, facts, plan, until
 from weftline import Engine, tool
 from weftline.hooks import ToolGate
-from weftline.kernel.batches import MAX_CONSULTED
+from weftline.kernel.decide import MAX_CONSULTED
 from weftline.kernel.entries import CallClosed
 from weftline.plan import ServerRef
 from weftline.runtime.driver import MAX_WITHOUT_PAUSE

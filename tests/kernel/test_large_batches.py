@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from weftline.kernel.batches import MAX_CONSULTED
-from weftline.kernel.decide import decide
+from weftline.kernel.decide import MAX_CONSULTED, decide
 from weftline.kernel.entries import CallOpened, Limits, TimerFired
 from weftline.kernel.state import New, RunTool, encode_state
 

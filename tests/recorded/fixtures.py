@@ -84,8 +84,9 @@ class States(Struct):
 
 
 def folder() -> Path:
-    """Where the present format and schema are recorded."""
-    return LOGS / f"format-{FORMAT}-schema-{migrations()[-1][0]}"
+    """Where the present format is recorded, or would be."""
+    recorded = sorted(LOGS.glob(f"format-{FORMAT}-schema-*"))
+    return recorded[-1] if recorded else LOGS / f"format-{FORMAT}-schema-{migrations()[-1][0]}"
 
 
 def write_logs(path: Path, logs: dict[str, Log]) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from weftline import Agent, Budget, Limits, RunContext, Settings, ToolContext, ToolFailed, ask_user, tool
 from weftline.agent.behavior import ToolBudget
-from weftline.agent.policy import Caps
+from weftline.agent.settings import Caps
 from weftline.behaviors import Behavior, Compaction, Prompt
 from weftline.hooks import AfterModel, ToolGate
 from weftline.kernel.entries import Effect

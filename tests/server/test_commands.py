@@ -200,7 +200,7 @@ def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> N
     assert not (tmp_path / "nowhere").exists(), "a flag wins over the variable"
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"chat", "check", "completion", "info", "salvage"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"chat", "check", "completion", "info", "init", "salvage"}))
 def test_every_command_that_has_a_store_has_the_same_default(name: str) -> None:
     command = importlib.import_module(COMMANDS[name][0]).command
     found = [option for one in all_commands(command) for option in one.params if option.name == "db"]

@@ -192,6 +192,15 @@ def test_mistake_between_definitions_is_told(files: dict[str, str], words: str, 
     assert len([one for one in problems if "tools/tone.py" not in one]) <= 2
 
 
+def test_scripted_model_needs_its_script(tmp_path: Path) -> None:
+    report = checked(tmp_path, {"scripts.json": '{"dusk": {"turns": [{"text": "Hello."}]}}'})
+    assert [one.replace(str(tmp_path), "") for one in said(tmp_path, report.problems)] == [
+        'agents/models/fast.py:2: model "fast": model: there is no script "desk" in scripts.json. Did you mean "dusk"?'
+    ]
+    (problem,) = said(tmp_path, checked(tmp_path, {"scripts.json": "{"}).problems)
+    assert problem.startswith("scripts.json:1: ") and "not valid JSON" in problem
+
+
 def test_two_names_with_one_alias_are_told(tmp_path: Path) -> None:
     files = {f"agents/tools/{name}.py": tool("x", "") for name in ("find-it", "find_it")}
     (problem,) = said(tmp_path, checked(tmp_path, files).problems)

@@ -277,12 +277,14 @@ DEFINITIONS = [
 ]
 
 
+@pytest.mark.requirement("thread.define.spelling")
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda one: type(one).__name__)
 def test_definition_survives_its_json(definition: ModelDefinition | PromptDefinition | AgentDefinition) -> None:
     text = msgspec.json.encode(to_json(definition))
     assert from_json(msgspec.json.decode(text), type(definition)) == definition
 
 
+@pytest.mark.requirement("thread.define.spelling")
 def test_json_has_the_spelling_of_the_specification() -> None:
     written = to_json(DEFINITIONS[1])
     assert {"toolDescription", "includeChat", "recentImageThreshold", "requiredSchema"} <= set(written)
@@ -297,6 +299,7 @@ def test_unknown_field_of_an_entry_in_json_is_named() -> None:
         from_json(given, PromptDefinition)
 
 
+@pytest.mark.requirement("thread.define.deprecated")
 def test_old_names_still_work_and_warn() -> None:
     def execute(state: ThreadState, args: Order) -> str:
         return args.number
@@ -310,3 +313,23 @@ def test_old_names_still_work_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match="tenvs"):
         tool = define_tool(description="x", tenvs={"KEY": "secret"})(execute)
     assert tool.variables == (VariableDefinition("KEY", type="secret", required=True),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"tools": 5}, "tools"),
+        ({"prompt": 5}, "prompt"),
+        ({"env": ["a"]}, "env"),
+        ({"variables": 5}, "variables"),
+        ({"hooks": 5}, "hooks"),
+        ({"provider_options": 5}, "provider_options"),
+        ({"name": 5}, "name"),
+        ({"name": "two words"}, "name"),
+        ({"name": "subagent_create"}, "name"),
+    ],
+)
+def test_field_of_a_wrong_type_is_named(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(DefinitionError) as wrong:
+        prompt(**fields)
+    assert where in problems(wrong)

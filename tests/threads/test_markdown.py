@@ -84,6 +84,10 @@ MISTAKES = [
         {"schedules/x.md": "---\nagent: tune\ncron: 0 8 * * 1-5\n---\nSum up.\n"},
         'schedules/x.md:2: schedule "x": agent: there is no agent "tune". Did you mean "tone"?',
     ),
+    (
+        {"schedules/x.md": MORNING, "schedules/y.md": MORNING.replace("cron", "name: x\ncron")},
+        'schedules/y.md:1: schedule "x": is defined twice: schedules/x.md:1 defines it too',
+    ),
     ({"schedules/x.md": "Sum up.\n"}, 'schedules/x.md:1: schedule "x": cron: is missing, such as `cron: 0 8 * * 1-5`'),
 ]
 

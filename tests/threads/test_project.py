@@ -119,6 +119,14 @@ MISTAKES = [
         " Did you mean 'read'?",
     ),
     (
+        {"agents/models/fast.py": 'model = define_model(name="fast")\n'},
+        "agents/models/fast.py:2: 'provider' and 'model' are missing",
+    ),
+    (
+        {"agents/agents/tone.py": 'agent = define_agent(\n    name="tone",\n    side_a=SideConfig(),\n)\n'},
+        "agents/agents/tone.py:4: 'prompt' is missing",
+    ),
+    (
         {"agents/tools/find order.py": FIND},
         "agents/tools/find order.py:4: tool \"find order\": name: 'find order' must begin with a letter or _ and have"
         " at most 64 letters, digits, _ and -; rename the file",
@@ -199,10 +207,10 @@ def test_two_generations_do_not_see_each_other(tmp_path: Path) -> None:
 def test_folder_does_not_hide_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = write(tmp_path / "site", {"tools/__init__.py": "WHO = 'installed'\n"})
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.delitem(sys.modules, "tools", raising=False)
     project = read(tmp_path, {**SMALL, "agents/tools/find_order.py": f"import tools\n{FIND}"})
     assert project.registry.tools["find_order"].execute.__globals__["tools"].WHO == "installed"
     assert not any("desk" in one for one in sys.path)
-    sys.modules.pop("tools")
 
 
 def test_code_can_tell_that_it_is_only_checked(tmp_path: Path) -> None:

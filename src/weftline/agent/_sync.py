@@ -8,9 +8,9 @@ from typing import Any, overload
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage
 from weftline.agent.events import Cursor
-from weftline.agent.policy import Budget
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Status
+from weftline.agent.settings import Budget
 from weftline.agent.stored_messages import SavedMessage
 from weftline.agent.sync import RunFace
 from weftline.events import AnyEvent, TextDelta

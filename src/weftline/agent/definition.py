@@ -10,18 +10,16 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, overload
 
 from weftline.agent import argument_checks
-from weftline.agent.agent_tools import AgentTool, merged, name_of, to_tool
+from weftline.agent.agent_tools import AgentTool, check_names, merged, name_of, to_tool
 from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
-from weftline.agent.policy import Budget, Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
 from weftline.agent.prompting import Prompt, checked_prompts
-from weftline.agent.running.aliases import check_names
-from weftline.agent.settings import Limits, Settings
+from weftline.agent.settings import Budget, Limits, Policy, PolicyEngine, Settings, check_policy
 from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
 from weftline.text.suggestions import did_you_mean, missing_attribute, our_name
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
@@ -43,6 +42,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
+OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 
@@ -197,6 +197,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             check_hook(one)
+        self.on_thread: OnThread | None = None
+        """For an agent of a folder, whose runs all have a thread: opens it for the run's tools and hooks."""
         self.observers: list[RunObserver] = []
         """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)

@@ -22,7 +22,7 @@ from weftline.kernel.bodies import AskBody
 from weftline.kernel.control import ANSWERS
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
-from weftline.providers.base import ProviderError
+from weftline.providers.base import ProviderError, ToolChoice
 from weftline.tools.asking import Ask, checked_approvers, describe_invalid
 from weftline.tools.coercion import Coercion
 
@@ -154,7 +154,16 @@ class BeforeModel(
     Point,
     name="before_model",
     kind="shaper",
-    settable=("reasoning", "max_output_tokens", "temperature", "top_p", "stop", "tools"),
+    settable=(
+        "reasoning",
+        "max_output_tokens",
+        "temperature",
+        "top_p",
+        "stop",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+    ),
 ):
     """The settings of one request. `tools` has the names of the tools on offer: a hook may leave some out."""
 
@@ -169,6 +178,10 @@ class BeforeModel(
     top_p: float | None
     stop: Sequence[str]
     tools: tuple[str, ...]
+    tool_choice: ToolChoice = "auto"
+    """`auto`, `none`, `required`, or `("tool", NAME)`."""
+    parallel_tool_calls: bool | None = None
+    """Whether the model may ask for several calls at once; None leaves that to the model."""
 
 
 @dataclass(eq=False)

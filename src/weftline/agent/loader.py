@@ -64,8 +64,7 @@ class ServedAgents:
         WeftlineError: for code that cannot be served.
     """
 
-    def __init__(self, given: str | Path, models: Catalog) -> None:
-        file = load_agents(given)
+    def __init__(self, file: LoadedAgents, models: Catalog) -> None:
         for name, agent in file.agents.items():
             require_durable(agent, name)
         self.by_name = file.agents

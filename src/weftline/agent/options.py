@@ -18,9 +18,8 @@ from weftline.agent.agent_tools import AgentTool
 from weftline.agent.behavior import Behavior
 from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook, check_hook
-from weftline.agent.policy import Budget, Policy
 from weftline.agent.preset import Preset
-from weftline.agent.settings import Limits, Settings
+from weftline.agent.settings import Budget, Limits, Policy, Settings
 from weftline.engine_options import AttributeValue, EngineOptions, RetryPolicy
 from weftline.errors import InvalidRequest, invalid
 from weftline.messages import Assistant, Blob, File, Image, Message, System, Text, ToolResults, User, UserPart

@@ -13,9 +13,9 @@ from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.logs import LogPage, log_page
 from weftline.agent.events import Cursor, events_of, profiled_events, with_children
 from weftline.agent.output import OutputType
-from weftline.agent.policy import Budget
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.agent.settings import Budget
 from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
 from weftline.api.snapshots import projection_of, snapshot_of
 from weftline.errors import Conflict, InvalidRequest, of_newer_code, short_traceback

@@ -135,6 +135,8 @@ async def _send(
         raise session_damaged(ids.session_id(thread.key, thread.salt), f"its {thread.damaged}")
     await _check_history(app, thread)
     own = await threads.spec(app.workspaces, thread)
+    if own == b"{}" and thread.agent is not None:  # made by a run that needed a thread
+        own = encode({"agentId": thread.agent})
     spec = await off_loop(partial(with_session, own, body.spec), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
     # The secret headers come from the same place as the tools.

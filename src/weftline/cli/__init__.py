@@ -16,6 +16,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("weftline.cli.chat", "Talk to an agent from a Python file."),
     },
     "Folders of agents": {
+        "init": ("weftline.cli.init", "Write a small folder of agents to begin with."),
         "check": ("weftline.cli.check", "Check a folder of agents: every problem, with file and line."),
         "info": ("weftline.cli.info", "Show what a folder of agents has."),
     },

@@ -89,10 +89,10 @@ def project(head: Fact, body: bytes, run_id: str = "", seq: int = 0, form: Form 
     if of_fact is None:
         return None
     event = of_fact(head, body, form)
-    if event is None:
-        return None
     if type(event) is events.RunStarted:
         return replace(event, run_id=run_id, seq=seq, agent=_agent_of_run(body, run_id))
+    if event is None or form is STORED:
+        return event  # payloads do not say where else an event is from
     return replace(event, run_id=run_id, seq=seq)
 
 
@@ -357,11 +357,11 @@ def _ended(head: log.RunEnded, body: bytes, form: Form) -> events.RunEnded:
     elif ended.partial_text is not None:
         finish = failed_finish(head)
     model = head.model
-    return events.RunEnded(
-        status=head.status,
-        text=ended.text or ended.partial_text or "",
-        error=ended.error,
-        code=head.code,
+    return events.RunEnded(  # with more than 15 keyword arguments, all of them would be put into a dictionary first
+        head.status,
+        ended.text or ended.partial_text or "",
+        ended.error,
+        head.code,
         retryable=head.code in RETRYABLE,
         reason=head.reason,
         turns=head.turns,

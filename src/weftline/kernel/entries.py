@@ -56,7 +56,7 @@ from weftline.kernel.policy import (
 )
 from weftline.messages import Usage
 
-FORMAT = 11
+FORMAT = 12
 """The version of the log's vocabulary: the heads here, their bodies, and the messages and the plan in them.
 
 It is in the row of each run and is compared before anything of its log is decoded. If the version is known and an entry

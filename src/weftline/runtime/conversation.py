@@ -55,9 +55,8 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User, joined_text
 from weftline.runtime.agent_code.code import PastCall
-from weftline.runtime.latest_turn import LatestTurn
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
-from weftline.runtime.model_view import ModelView, parts_within
+from weftline.runtime.model_view import LatestTurn, ModelView, parts_within
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.rows import Item
 from weftline.text.canonical import canonical_value

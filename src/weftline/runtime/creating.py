@@ -32,6 +32,7 @@ from weftline.runtime.tool_calls.children import child_write
 from weftline.runtime.tool_calls.preparing import check_fallbacks
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import LogReader, LogStore, Store
+from weftline.store.database import Query
 from weftline.store.pieces import Split, split
 from weftline.store.records import threads
 from weftline.store.rows import IdempotencyKey, NewRun, Write, Written
@@ -202,7 +203,7 @@ class RunCreator:
         self._require_accepting()
         if run_id is not None:
             require_possible(run_id)
-        once = self._once
+        once, own = self._once, None
         slots: list[Slot] = []
         try:
             if idempotency is not None:
@@ -214,6 +215,8 @@ class RunCreator:
             if run_id is not None:
                 slots.append(await once.take_id(workspace, run_id))
             await self.check(plan, workspace=workspace, thread=thread)
+            if plan.on_thread and thread is None:
+                thread = own = await self._own_thread(workspace, plan, metadata)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
             plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
@@ -241,6 +244,8 @@ class RunCreator:
         except BaseException:
             for slot in slots:
                 once.release(slot)
+            if own is not None:
+                await self._store.records.write(threads.remove_unused(own))
             raise
         if run.work.blobs:
             durable.add_done_callback(run.work.drop_blobs)
@@ -250,7 +255,29 @@ class RunCreator:
             # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
             durable.add_done_callback(partial(once.release_after, slots))
             await asyncio.shield(durable)
+        if own is not None:
+            await self._store.records.write(threads.remove_unused(own))  # it is used, so only its mark goes
         return run.id
+
+    async def _own_thread(self, workspace: int, plan: RunPlan, metadata: str) -> int:
+        """Makes the thread of a run that was given none. It is marked, and so removed if the run is never created."""
+        new = threads.NewThread(
+            workspace=workspace,
+            salt=ids.new_salt(),
+            name=plan.name,
+            agent=plan.agent_id,
+            spec=b"{}",
+            metadata=metadata,
+            keeps="all",
+        )
+        now = self._clock.now_us()
+
+        def query() -> Query[int]:
+            row = yield from threads.insert(new, now=now)
+            yield from threads.mark_branch(row, now=now)
+            return row.key
+
+        return await self._store.records.write(query())
 
     async def _check_engine(self, plan: RunPlan, thread: int | None) -> None:
         """Raises `InvalidRequest` if the plan's engine attributes name another thread than the run's."""

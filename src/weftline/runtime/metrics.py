@@ -70,9 +70,9 @@ class Metrics:
             self.runs_created += 1
         if write.children:
             self.runs_created += len(write.children)
+        count_of = self._of.get
         for fact in write.facts:
-            count = self._of.get(type(fact))
-            if count is not None:
+            if (count := count_of(type(fact))) is not None:
                 count(fact)
         if write.ended_at is not None and write.started_at is not None:
             self.run_s.add((write.ended_at - write.started_at) / 1_000_000)

@@ -55,9 +55,9 @@ from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.rows import ThreadEnd
+from weftline.tools.asking import display_hint
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
-from weftline.tools.titles import display_hint
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})

@@ -45,8 +45,6 @@ _SHARED = (
     "weftline.store",
     "weftline.runtime.fleet.driving",
     "weftline.runtime.commits",
-    "weftline.runtime.fleet.driving",
-    "weftline.runtime.fleet.fleet",
     "weftline.runtime.fleet.fleet",
     "weftline.runtime.log",
     "weftline.runtime.recovery",

@@ -199,9 +199,14 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
     if given is None:
         return None
-    from weftline.agent.loader import ServedAgents  # with all of `weftline.agent`
+    from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
+    from weftline.threads.project import is_project
 
-    return ServedAgents(given, models)
+    if Path(given).is_dir() and is_project(given):
+        from weftline.threads.compiling import load_folder
+
+        return ServedAgents(load_folder(given, models), models)
+    return ServedAgents(load_agents(given), models)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -256,6 +261,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         traces=options.traces,
     )
     if agents and agent_tools:
+        agent_tools.workspaces = stored
         agents.connect(agent_tools, engine)
     await engine.start()
     traces = _traces(engine) if options.traces else None

@@ -25,7 +25,7 @@ from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.server.large import LargeResponses
 from weftline.store.rows import Item
-from weftline.tools.titles import hint_from
+from weftline.tools.asking import hint_from
 from weftline.wire.errors import unreadable_event
 from weftline.wire.run_responses import snapshot
 

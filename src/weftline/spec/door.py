@@ -137,7 +137,8 @@ class Door:
                 known[name] = _THERE
         if (problems and problems.found) or ("fallbackModelId" in known and _fallback_problem(known)):
             return None
-        return None if "tools" in known and duplicate_names(_described(known)) else known
+        described = _described(known)
+        return None if described and duplicate_names(described) else known
 
     def read_closely(self, body: bytes) -> Sent:
         """Like `read`, field by field, for a body that is not valid or has unknown fields."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ TAKES: dict[HookPoint, tuple[str, ...]] = {
 ENDPOINT_TAKES = ("request", "state", "params")
 SCRIPTED = ("test", "scripted")
 """The providers that play a script, with no key and no network."""
+_OTHERS_CODE = ("node_modules", "venv", "env", "site-packages")
 _WORDLIKE = re.compile(r"[A-Za-z][A-Za-z &'.,-]{2,}|[0-9]{3,8}")
 """What may well be a part of other texts, so that cutting it out of them would spoil them."""
 
@@ -75,7 +77,7 @@ def check(project: Project, *, providers: Iterable[str] | None = None, tools: It
     """
     used = _words_in(project.root) if project.root.is_dir() else set[str]()
     found = check_registry(project.registry, project.line_of, providers=providers, tools=tools, used=used)
-    problems = tuple(sorted({*project.problems, *found.problems}))
+    problems = tuple(sorted({*project.problems, *found.problems, *_script_problems(project)}))
     return Report(problems, tuple(sorted({*project.warnings, *found.warnings})))
 
 
@@ -107,6 +109,25 @@ def load_project(
         project.generation.forget()
         raise ProjectError(project.root, report.problems)
     return msgspec.structs.replace(project, warnings=report.warnings)
+
+
+def _script_problems(project: Project) -> Iterator[Problem]:
+    """Yields what is wrong with the scripts of a folder, and the scripted models without one."""
+    if project.scripts is None:
+        return
+    from weftline.errors import WeftlineError
+    from weftline.providers.scripts import load_scripts
+
+    try:
+        scripts = load_scripts(project.scripts)
+    except WeftlineError as error:
+        yield Problem(file=str(project.scripts), line=1, message=error.message.removeprefix(f"{project.scripts}: "))
+        return
+    for name, model in project.registry.models.items():
+        if model.provider in SCRIPTED and model.model not in scripts:
+            file, line = project.line_of("model", name, "model")
+            text = f'there is no script "{model.model}" in {project.scripts}.{_near(model.model, scripts)}'
+            yield Problem(file=file, line=line, about=f'model "{name}"', field="model", message=text)
 
 
 class _Checker:
@@ -479,10 +500,14 @@ def _cycles(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
 def _words_in(root: Path) -> set[str]:
     """Returns the texts in the code of a folder: the names by which tools and effects may be called there."""
     found: set[str] = set()
-    for file in root.rglob("*.py"):
+    files: list[Path] = []
+    for folder, below, names in os.walk(root):
+        below[:] = [one for one in below if not one.startswith((".", "_")) and one not in _OTHERS_CODE]
+        files += [Path(folder, one) for one in names if one.endswith(".py")]
+    for file in files:
         try:
             tree = ast.parse(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, SyntaxError):
+        except (OSError, ValueError, SyntaxError, RecursionError):
             continue
         names = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.keyword) and one.arg in ("name", "id")}
         found |= {

@@ -31,7 +31,7 @@ class Generation:
     """The modules of one folder, imported once. `forget` removes them when nothing uses them any more."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+        self.root = root.absolute()
         self.number = next(_generations)
         digest = hashlib.blake2b(str(self.root).encode(errors="surrogateescape"), digest_size=4).hexdigest()
         self.package = f"{PREFIX}{_identifier(self.root.name) or 'project'}_{digest}_{self.number}"
@@ -40,7 +40,7 @@ class Generation:
 
     def module_of(self, file: Path) -> str:
         """Returns the name under which a file is imported. Brackets and dots, which routes have, become `_`."""
-        parts = file.resolve().relative_to(self.root).with_suffix("").parts
+        parts = file.absolute().relative_to(self.root).with_suffix("").parts
         name = ".".join([self.package, *[one if one.isidentifier() else _identifier(one) for one in parts]])
         while self._named.get(name, file) != file:
             name += "_"

@@ -41,7 +41,7 @@ FOLDERS: dict[str, Kind] = {
     "api": "endpoint",
 }
 """The folders below `agents`, and what a file in each defines; a file in `api` may have a controller too."""
-SCRIPTS = ("scripts.json", "scripts.toml")
+SCRIPTS = "scripts.json"
 """Scripts for the models of the provider `test` (or `scripted`), which need no network and no key."""
 
 
@@ -159,7 +159,7 @@ class _Reading:
 
     def project(self) -> Project:
         tables: dict[str, Any] = {TABLES[kind]: dict(sorted(found.items())) for kind, found in self.found.items()}
-        scripts = [self.root / one for one in SCRIPTS if (self.root / one).is_file()]
+        scripts = self.root / SCRIPTS
         return Project(
             root=self.root,
             name=self.root.resolve().name,
@@ -174,7 +174,7 @@ class _Reading:
             origins=self.origins,
             sources=self.sources,
             evals=tuple(_files_of(self.root / "evals", deep=False)),
-            scripts=scripts[0] if scripts else None,
+            scripts=scripts if scripts.is_file() else None,
             generation=self.generation,
         )
 
@@ -189,15 +189,15 @@ class _Reading:
         source = Source(text, str(file))
         self.sources[str(file)] = source
         try:
-            module = self.generation.load(file.resolve())
+            module = self.generation.load(file.absolute())
         except DefinitionError as error:
-            line, _ = import_problem(error, file.resolve(), str(file))
+            line, _ = import_problem(error, file.absolute(), str(file))
             for one in error.issues:
                 at = source.line_in_call(line, one.path)
                 self.problem(file, at, one.message, about=error.about, field=one.path)
             return
         except (Exception, SystemExit) as error:
-            line, message = import_problem(error, file.resolve(), str(file))
+            line, message = import_problem(error, file.absolute(), str(file))
             self.problem(file, line, message)
             return
         self._take(file, source, kind, _definitions_in(module, source))
@@ -259,16 +259,15 @@ class _Reading:
 
     def add(self, kind: Kind, name: str, definition: AnyDefinition, origin: Origin) -> None:
         """Takes a definition, unless there is one of its name."""
+        if self._is_first(kind, name, origin):
+            self.found[kind][name] = definition
+
+    def _is_first(self, kind: str, name: str, origin: Origin) -> bool:
         before = self.origins.setdefault((kind, name), origin)
         if before is not origin:
-            self.problem(
-                Path(origin.file),
-                origin.line,
-                f"is defined twice: {before.file}:{before.line} defines it too",
-                about=f'{kind} "{name}"',
-            )
-            return
-        self.found[kind][name] = definition
+            text = f"is defined twice: {before.file}:{before.line} defines it too"
+            self.problem(Path(origin.file), origin.line, text, about=f'{kind} "{name}"')
+        return before is origin
 
     def read_markdown(self) -> None:
         """Reads what is Markdown: agents, what they all read, skills, and schedules."""
@@ -286,8 +285,8 @@ class _Reading:
             if (markdown := self._markdown(file, "schedule", SCHEDULE_FIELDS)) is not None:
                 with self._told(file, markdown):
                     schedule = schedule_of(markdown, file.stem, self.found["agent"])
-                    self.origins[("schedule", schedule.name)] = Origin(str(file), "", 1)
-                    self.schedules[schedule.name] = schedule
+                    if self._is_first("schedule", schedule.name, Origin(str(file), "", 1)):
+                        self.schedules[schedule.name] = schedule
 
     def _markdown(self, file: Path, kind: str, known: tuple[str, ...]) -> Markdown | None:
         if file.name.startswith(("_", ".")) or file.name in ("README.md", "AGENTS.md"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from weftline.text.suggestions import did_you_mean
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _FIRST = {"SideConfig": "prompt", "PromptIncludePart": "prompt", "PromptEnvPart": "property", "define_hook": "hook"}
 """The field that the first positional argument of a call is; `name` for the others."""
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_MISSING = re.compile(r"[Mm]issing (?:\d+ )?required [\w -]*?arguments?:? (.+)")
+_MAKERS = ("define_", "Missing")
 _UNKNOWN = re.compile(r"[Uu]nexpected keyword argument '(\w+)'")
 
 
@@ -41,7 +45,7 @@ class Source:
         self.file = file
         try:
             self.tree: ast.Module = ast.parse(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError):
             self.tree = ast.Module([], [])
         self.imported = {name for node in self.tree.body for name in _imported(node)}
         """The names that the file only imports."""
@@ -81,7 +85,7 @@ def import_problem(error: BaseException, file: Path, shown: str) -> tuple[int, s
         return (error.lineno or 1) if not where else 1, f"syntax error{where}: {error.msg}"
     frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
     own = [one.lineno or 1 for one in frames if one.filename == str(file)]
-    theirs = [one for one in frames if "weftline/threads" not in one.filename.replace("\\", "/")]
+    theirs = [one for one in frames if not one.filename.startswith(_OURS)]
     deeper = theirs[-1] if theirs and theirs[-1].filename != str(file) else None
     at = f" (in {deeper.filename}:{deeper.lineno})" if deeper is not None and own else ""
     reason = (str(error).splitlines() or [""])[0].rstrip(".")
@@ -90,6 +94,10 @@ def import_problem(error: BaseException, file: Path, shown: str) -> tuple[int, s
         return (own or [1])[
             -1
         ], f"there is no field {unknown[1]!r}.{near}" if near else f"there is no field {unknown[1]!r}"
+    if isinstance(error, TypeError) and reason.startswith(_MAKERS) and (missing := _MISSING.search(reason)):
+        return (own or [1])[-1], f"{missing[1]} is missing" if " and " not in missing[
+            1
+        ] else f"{missing[1]} are missing"
     return (own or [1])[-1], f"failed to import: {type(error).__name__}: {reason}{at}"
 
 

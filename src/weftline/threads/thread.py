@@ -1,14 +1,16 @@
 """What tools, hooks, effects and endpoints of a folder are given: the thread that they work for.
 
 `ThreadState` is for `async` functions. Plain functions annotate `SyncThreadState`, which has the same names and blocks
-their worker thread. JSON of messages and files has the spelling of these fields.
+their worker thread. In JSON a message has the spelling of its fields, everything else is in camelCase.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
+import msgspec
 from msgspec import Struct, field
 
 from weftline.threads.definitions.base import EnvType
@@ -27,7 +29,7 @@ Side: TypeAlias = Literal["a", "b"]
 EffectStatus: TypeAlias = Literal["pending", "running", "executed", "canceled", "failed"]
 
 
-class AttachmentRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttachmentRef(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A file of the thread that a message or a result names."""
 
     path: str
@@ -37,7 +39,7 @@ class AttachmentRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     height: int | None = None
 
 
-class ToolAttachment(Struct, frozen=True, kw_only=True):
+class ToolAttachment(Struct, frozen=True, kw_only=True, rename="camel"):
     """New content that a tool returns; it is written below `/attachments/` of the thread."""
 
     name: str
@@ -52,7 +54,42 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: str = ""
     error: str = ""
     stack: str = ""
-    attachments: tuple[AttachmentRef | ToolAttachment, ...] = ()
+    attachments: tuple[AttachmentRef | Any, ...] = ()
+    """Files of the thread, or `ToolAttachment`s, which become some."""
+
+    @classmethod
+    def of(cls, value: object) -> ToolResult:
+        """Returns what a tool's function has returned as a result: text as it is, anything else as JSON.
+
+        A mapping with `status` is a result; `{"content": [{"type": "text", "text": …}]}` is its old form.
+
+        Raises:
+            TypeError: if it has no JSON.
+        """
+        if isinstance(value, ToolResult):
+            return value
+        given: Mapping[str, object] = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        if given.get("status") in ("success", "error") and given.keys() <= set(cls.__struct_fields__):
+            fields = dict(given)
+            files = cast("Sequence[object]", fields.pop("attachments", ()))
+            result = msgspec.convert(fields, cls)
+            return msgspec.structs.replace(result, attachments=tuple([_attachment(one) for one in files]))
+        if given.keys() == {"content"} and isinstance(given["content"], list):
+            warnings.warn("results with content are deprecated: return the text", DeprecationWarning, stacklevel=2)
+            parts = cast("list[Mapping[str, object]]", given["content"])
+            return cls(result="\n".join([str(one.get("text", "")) for one in parts]))
+        return cls(
+            result=value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+        )
+
+
+def _attachment(value: object) -> AttachmentRef | ToolAttachment:
+    if isinstance(value, AttachmentRef | ToolAttachment):
+        return value
+    if isinstance(value, str):
+        return AttachmentRef(path=value)
+    is_new = isinstance(value, Mapping) and "data" in value
+    return msgspec.convert(value, ToolAttachment if is_new else AttachmentRef)
 
 
 class ThreadMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,7 +161,7 @@ class ThreadLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: str | None = None
 
 
-class ScheduledEffect(Struct, frozen=True, kw_only=True):
+class ScheduledEffect(Struct, frozen=True, kw_only=True, rename="camel"):
     """An effect that was scheduled. Times are microseconds."""
 
     id: str
@@ -135,7 +172,7 @@ class ScheduledEffect(Struct, frozen=True, kw_only=True):
     status: EffectStatus = "pending"
 
 
-class SubagentRegistryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SubagentRegistryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A child thread, as its parent sees it. `status` is `running`, `idle`, `terminated` or the child's own words."""
 
     reference: str

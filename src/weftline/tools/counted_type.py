@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weftline import prompts
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import ToolOutput
-from weftline.tools.stored_form import MAX_LISTED
-from weftline.tools.stored_schema import counting_validator_of
+from weftline.tools.stored_form import MAX_LISTED, counting_validator_of
 from weftline.tools.validation_work import TooMuchWork, counting, on_loop, without_tags
 
 if TYPE_CHECKING:

@@ -314,14 +314,18 @@ class FunctionTool(Generic[P, R, D]):
         """Binds `fn` to its arguments: all of them for the tool itself, only those it names for `reconcile`."""
         parameters = self.parameters
         keywords = parameters.keywords(args)
+        own = parameters.context
         if fn is not self._fn:
             taken = inspect.signature(fn).parameters
             keywords = {name: value for name, value in keywords.items() if name in taken}
-            if "context" in taken:
-                keywords["context"] = context
-        elif parameters.context is not None:
-            keywords[parameters.context] = context
+            own = next((name for name in ("context", own) if name in taken), None)
+        if own is not None:
+            keywords[own] = self._given(context)
         return lambda: fn(**keywords)
+
+    def _given(self, context: ToolContext[Any]) -> object:
+        """Returns what the function gets for its context."""
+        return context
 
     async def _outcome(self, call: Callable[[], Any], context: ToolContext[Any]) -> ToolOutput:
         value: Any = None

@@ -53,7 +53,7 @@ class attempt:  # like `suppress`
     If the code was cancelled and raises something else, `or_cancelled` says that this is a cancellation too.
     """
 
-    __slots__ = ("_but", "_extra", "_logger", "_message", "_or_cancelled", "error")
+    __slots__ = ("_how", "error")
 
     def __init__(
         self,
@@ -65,24 +65,23 @@ class attempt:  # like `suppress`
     ) -> None:
         """`message` is what the logger takes: a text with placeholders, and what to put there."""
         self.error: BaseException | None = None
-        self._logger = logger
-        self._message = message
-        self._but = but
-        self._or_cancelled = or_cancelled
-        self._extra = extra
+        self._how = logger, message, but, or_cancelled, extra
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
-        if error is None or isinstance(error, self._but) or is_interruption(error):
+        if error is None:
             return False
-        if self._or_cancelled:
+        logger, message, but, or_cancelled, extra = self._how
+        if isinstance(error, but) or is_interruption(error):
+            return False
+        if or_cancelled:
             raise_if_cancelled(error)
         self.error = error
-        if self._logger is not None:
-            text, *values = self._message
-            self._logger.error(text, *values, exc_info=error, extra=self._extra)
+        if logger is not None:
+            text, *values = message
+            logger.error(text, *values, exc_info=error, extra=extra)
         return True
 
 

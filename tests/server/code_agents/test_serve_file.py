@@ -300,7 +300,7 @@ def test_file_that_cannot_be_served_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(WeftlineError) as refused:
-        ServedAgents(write_app(tmp_path, source), Catalog())
+        ServedAgents(load_agents(write_app(tmp_path, source)), Catalog())
     assert said in refused.value.message
 
 
@@ -349,6 +349,6 @@ def test_a_limit_on_costs_that_cannot_hold_is_told_at_the_start(
         "tools = [below.as_tool('Asks.')]\n"
         "top = Agent(ScriptedModel(['Hi']), name='top', limits=Limits(max_cost_usd=1), tools=tools)\n"
     )
-    ServedAgents(tmp_path / "app.py", Catalog()).advise()
+    ServedAgents(load_agents(tmp_path / "app.py"), Catalog()).advise()
     (told,) = [record.getMessage() for record in caplog.records]
     assert "max_cost_usd of the agent 'below'" in told and "price of the model 'lab:script'" in told

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weftline.agent.definition import Definition
 from weftline.agent.planning.sources import AgentTools
-from weftline.agent.policy import Budget
+from weftline.agent.settings import Budget
 from weftline.agent.threads import Thread
 from weftline.errors import InvalidRequest, NotFound
 from weftline.kernel.policy import Level, OnExceeded, Period, Unit

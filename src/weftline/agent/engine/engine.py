@@ -19,12 +19,10 @@ from weftline.agent.engine.budget_methods import BudgetMethods
 from weftline.agent.engine.log_methods import LogMethods, WatchMethods
 from weftline.agent.engine.logs import RecentLogs, facts_around
 from weftline.agent.engine.loop_proxy import LoopProxy, call
-from weftline.agent.engine.models import Models
 from weftline.agent.engine.prompt_methods import PromptMethods
-from weftline.agent.engine.starting import Starter
+from weftline.agent.engine.starting import Models, Starter
 from weftline.agent.options import RunOptions, check_options
-from weftline.agent.planning.overrides import added_toolsets, digest_of_call
-from weftline.agent.planning.plans import ChildPlans
+from weftline.agent.planning.plans import ChildPlans, added_toolsets, digest_of_call
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.agent.run import Run
 from weftline.agent.running.code import AgentCode
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from weftline.agent.engine.log_methods import ForkChanges
-    from weftline.agent.engine.models import StoredResources
+    from weftline.agent.engine.starting import StoredResources
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
@@ -201,7 +199,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             store.records, store.vault, SystemClock(), self._on_change
         )
         if self.durable:
-            from weftline.agent.engine.models import StoredResources  # runs in memory do not need its imports
+            from weftline.agent.engine.starting import StoredResources  # runs in memory do not need its imports
 
             self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from weftline.agent.agent_tools import is_toolset
 from weftline.agent.definition import Definition
-from weftline.agent.engine.open_toolsets import Notify, OpenToolsets
 from weftline.agent.planning.sources import AgentTools, Setup
+from weftline.agent.running.deps import Notify, OpenToolsets
 from weftline.agent.skills.toolset import Skills
 from weftline.plan import RunPlan
 from weftline.replay.format import Offered

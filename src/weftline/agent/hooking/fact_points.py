@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from weftline.agent import hooks as points
+from weftline.agent.agent_tools import Aliases
 from weftline.agent.hooking.calling import Hooks
-from weftline.agent.running.aliases import Aliases
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,

@@ -1,21 +1,26 @@
-"""Makes the plan of an agent's run: what is stored of the agent when a run begins, in this process or for a client."""
+"""Makes the plan of an agent's run: what is stored of the agent when a run begins, in this process or for a client.
+
+A run may have instructions or tools that replace its agent's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, TypeVar
 
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from weftline.agent.agent_tools import AgentTool, is_toolset, name_of
 from weftline.agent.behavior import resolved
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
-from weftline.agent.options import LocalSpec
-from weftline.agent.policy import budget_of, rule_of
-from weftline.agent.settings import Settings
+from weftline.agent.options import LocalSpec, RunOptions
+from weftline.agent.settings import Settings, budget_of, rule_of
 from weftline.agent.subagents import Subagent
 from weftline.errors import InvalidRequest
+from weftline.kernel.bodies import encode
 from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import BudgetRule, PolicyRule
@@ -25,6 +30,7 @@ from weftline.runtime.agent_code.code import ChildLimits
 from weftline.runtime.engine import Engine
 from weftline.spec.fields import RunSpec
 from weftline.spec.plan import copied, level_of, to_plan
+from weftline.tools.base import Tool, Toolset
 from weftline.trace_context import new_trace
 
 _NO_LIMITS = StoredLimits()
@@ -91,6 +97,7 @@ def plan_of(
         model_result_limit_bytes=wanted.model_result_limit_bytes,
         own_policy=None if asked.policy is None else asked.policy.rule,
         trace=new_trace() if any(one.traces for one in agent.observers) else None,
+        on_thread=agent.on_thread is not None,
         **copied(asked),
     )
 
@@ -270,3 +277,76 @@ class ChildPlans:
 def subagents_of(agent: Definition[Any, Any]) -> dict[str, Definition[Any, Any]]:
     """Returns the direct subagents of an agent, by the name of the tool that calls each."""
     return {tool.name: tool.agent for tool in agent.tools if isinstance(tool, Subagent) and tool.agent is not None}
+
+
+A = TypeVar("A", bound=Definition[Any, Any])
+
+
+def with_overrides(agent: A, options: RunOptions[Any]) -> A:
+    """Returns the agent as one run uses it. Raises `ValueError` or `TypeError` for invalid tools."""
+    instructions, tools = options.get("instructions"), options.get("tools")
+    if instructions is None and tools is None:
+        return agent
+    return agent.with_overrides(instructions=instructions, tools=tools)
+
+
+def added_toolsets(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[Toolset, ...]:
+    """Returns the toolsets that `other` has and the agent does not."""
+    own = {id(one) for one in agent.tools}
+    return tuple([one for one in other.tools if is_toolset(one) and id(one) not in own])
+
+
+def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptions[Any], *, durable: bool) -> bytes:
+    """Returns a digest of a call's input and options, to compare calls under the same key.
+
+    The agent's own definition is not part of it: the next deployment may change its prompt, policy or limits, and a
+    call repeated after that still means the same run.
+    """
+    nobody = Definition[Any, Any](name=agent.name)
+    asked = LocalSpec(
+        conversation=plan.messages,
+        given=plan.given,
+        limits=options.get("limits"),
+        policy=options.get("policy"),
+        behavior=options.get("behavior"),
+        metadata=plan.metadata,
+        labels=plan.labels,
+        requested_by=plan.requested_by,
+        **options.get("settings", Settings()).fields,
+    )
+    without = plan_of(
+        with_overrides(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
+        asked,
+        code=agent.name or "",
+        model=plan.model if "model" in options else None,
+        durable=durable,
+    )
+    tools = options.get("tools")
+    names = None if tools is None else [name_of(one) for one in tools]
+    rest = (options.get("thread"), names, *([options["run_id"]] if "run_id" in options else ()))
+    return sha256(encode(without) + repr(rest).encode()).digest()
+
+
+def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:
+    """Returns the agent's own tools that a durable run is given.
+
+    Raises `InvalidRequest` for any other tool: the process that continues the run would not have it.
+    """
+    found: list[Tool | Toolset] = []
+    for one in given:
+        same = [own for own in agent.tools if own is one or getattr(own, "__wrapped__", None) is one]
+        if not same:
+            raise InvalidRequest(
+                f"A durable run cannot be given the tool {name_of(one) or one!r}: it is not one of its agent's, and the"
+                " next process would not have it."
+            )
+        found += same
+    return found
+
+
+def require_text(instructions: object) -> None:
+    """Raises `InvalidRequest` for instructions that a durable run cannot have."""
+    if not isinstance(instructions, str | None):
+        raise InvalidRequest(
+            "The instructions of a durable run must be a string: the next process would not have a function."
+        )

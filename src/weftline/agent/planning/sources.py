@@ -11,23 +11,21 @@ from typing import Any, TypeAlias
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.agent.agent_tools import is_toolset, name_of
+from weftline.agent.agent_tools import Aliases, check_names, is_toolset, name_of
 from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.engine.observing import FactsOf
-from weftline.agent.engine.open_toolsets import OpenToolsets
 from weftline.agent.hooking import skill_hooks
-from weftline.agent.hooking.ancestors import Ancestors
+from weftline.agent.hooking.around_calls import Ancestors
 from weftline.agent.hooking.calling import Hook, HookFailed, Hooks
 from weftline.agent.hooks import Point
 from weftline.agent.options import check_deps
 from weftline.agent.planning.digests import AgentDigests, below, joined
 from weftline.agent.planning.plans import ChildPlans
 from weftline.agent.prompting import Overrides, RunPrompts
-from weftline.agent.running.aliases import Aliases, check_names
 from weftline.agent.running.code import AgentCode
-from weftline.agent.running.deps import LEAVE_S, OwnedDeps
+from weftline.agent.running.deps import LEAVE_S, OpenToolsets, OwnedDeps
 from weftline.agent.running.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.running.frame import Frame
 from weftline.agent.skills.activation import SKILL_TOOLS
@@ -259,7 +257,7 @@ class AgentTools:
                 deps = upper.context.deps  # the only way to give it any
                 check_deps(agent.deps, deps)
             else:
-                deps, owned = await _deps(setup, info)
+                deps, owned = await _deps(setup, info, self.workspaces)
         if (error := making.error) is not None:
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
@@ -463,10 +461,14 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
         )
 
 
-async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
+async def _deps(setup: Setup, info: RunInfo, at: Workspaces | None) -> tuple[object, OwnedDeps | None]:
     """Returns the deps of a run, and their owner if they have to be exited."""
     if setup.deps is not NO_DEPS:
         return setup.deps, None
+    on_thread = setup.agent.on_thread
+    if on_thread is not None and at is not None:
+        owned = OwnedDeps(info.id)
+        return await owned.enter(lambda: on_thread(at, info)), owned
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
         return None, None

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from weftline import prompts
-from weftline.agent.hooking.ancestors import Listener
+from weftline.agent.hooking.around_calls import Listener
 from weftline.agent.hooks import AwaitGate
 from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await

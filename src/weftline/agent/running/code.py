@@ -14,8 +14,15 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.context import Entered, RunContext, RunInfo
-from weftline.agent.hooking.ancestors import Ancestors, Listener
-from weftline.agent.hooking.around_calls import AroundCalls, around, coerced_args, object_of, server_of
+from weftline.agent.hooking.around_calls import (
+    Ancestors,
+    AroundCalls,
+    Listener,
+    around,
+    coerced_args,
+    object_of,
+    server_of,
+)
 from weftline.agent.hooking.calling import HookFailed, Hooks
 from weftline.agent.hooking.fact_points import FactPoints, usd
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
@@ -24,11 +31,11 @@ from weftline.agent.prompting import RunPrompts
 from weftline.agent.requests.shaping import RequestShaper
 from weftline.agent.running.asking import answer_by_code
 from weftline.agent.running.deps import LEAVE_S, OwnedDeps, Teardown, error_of
-from weftline.agent.running.frame import Frame, Notes
-from weftline.agent.running.gates import Verdict
+from weftline.agent.running.frame import Frame, Notes, Verdict
 from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
+from weftline.errors import WeftlineError
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -48,9 +55,9 @@ from weftline.runtime.agent_code.code import (
 from weftline.runtime.tool_calls.children import as_result
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import one_line
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.results import output_of, raised_by, with_bounds
-from weftline.tools.titles import one_line
 from weftline.trace_context import below
 from weftline.work.outcomes import attempt
 from weftline.work.threads import left_behind
@@ -506,8 +513,8 @@ class AgentCode:
         self._problem = self._problem or (code, self._public_message(problem, cause))
 
     def _public_message(self, problem: str, cause: BaseException | None) -> str:
-        """Returns the problem as it is stored. Clients do not see what the agent's code raised."""
-        if not self.for_client:
+        """Returns the problem as it is stored. Of what the agent's code raised, clients see only what is for them."""
+        if not self.for_client or (isinstance(cause, WeftlineError) and cause.status < 500):
             return problem
         logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
         return f"The agent's own code failed. The server's log says why: look for {self.info.id}."

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from weftline import prompts
+from weftline.agent.agent_tools import Aliases
 from weftline.agent.behavior import ToolSearch
-from weftline.agent.running.aliases import Aliases
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import Tool, ToolContext, ToolFailed
 from weftline.tools.function import FunctionTool

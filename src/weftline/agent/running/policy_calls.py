@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, convert
 
 from weftline.agent.context import RunInfo
 from weftline.agent.hooking.around_calls import object_of
-from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
+from weftline.agent.settings import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
 from weftline.runtime.agent_code.code import Judged, PendingTurn
 from weftline.tools.base import Tool, title_of
 from weftline.tools.workers import shared_workers

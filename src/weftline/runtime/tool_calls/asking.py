@@ -22,8 +22,8 @@ from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
 from weftline.kernel.state import RunTool, State
 from weftline.messages import ToolCall
-from weftline.runtime.latest_turn import Closed, Nested, NestedCall
 from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.model_view import Closed, Nested, NestedCall
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_call
 from weftline.text.canonical import NotCanonical, canonical

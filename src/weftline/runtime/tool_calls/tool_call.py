@@ -18,10 +18,9 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
-from weftline.runtime.agent_code.inside import RunMemory
+from weftline.runtime.agent_code.inside import ProgressNotes, RunMemory
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
-from weftline.runtime.notes import ProgressNotes
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from weftline.store.database import Columns, SqlValue
 from weftline.store.rows import GIVEN, KINDS, AwaitFilter, OpenAwait, RunFilter, RunRow, Write
-from weftline.store.sqlite import rows as sql
-from weftline.store.sqlite.rows import RUN_COLUMNS, readable_run_row, rows_of
+from weftline.store.sqlite import database as sql
+from weftline.store.sqlite.database import RUN_COLUMNS, readable_run_row, rows_of
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _CHANGED = "coalesce(runs.ended_at, runs.started_at, runs.created_at)"

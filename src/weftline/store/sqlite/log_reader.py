@@ -15,9 +15,16 @@ from weftline.store.records import thread_queues
 from weftline.store.rows import AwaitFilter, DueRun, Item, LargeEntry, OpenAwait, Page, RunFilter, RunRow, TimedRun
 from weftline.store.sqlite import lists
 from weftline.store.sqlite.connection import read_error, snapshot
-from weftline.store.sqlite.database import ReaderThreads, run_query
+from weftline.store.sqlite.database import (
+    DELTA_COLUMNS,
+    ENTRY_COLUMNS,
+    ReaderThreads,
+    rows_of,
+    run_query,
+    stored,
+    stored_as_bytes,
+)
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE, MESSAGE_BYTES
-from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, rows_of, stored, stored_as_bytes
 
 
 class ReadLimit(Struct, frozen=True):

@@ -17,8 +17,8 @@ from weftline.store.records import budgets, deliveries, thread_queues, webhooks
 from weftline.store.records.deliveries import Event
 from weftline.store.records.thread_queues import Place
 from weftline.store.rows import LEAVE_DUE, Item, NewRun, Write, Written
+from weftline.store.sqlite import database as sql
 from weftline.store.sqlite import lists, pieces
-from weftline.store.sqlite import rows as sql
 from weftline.store.sqlite.database import run_query
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline.threads.definitions.base import Checks
-from weftline.threads.definitions.models import as_tuple
+from weftline.threads.definitions.models import as_dict, as_tuple
 from weftline.threads.definitions.prompts import VariableDefinition, check_variables
 
 AgentType: TypeAlias = Literal["ai_human", "dual_ai"]
@@ -100,7 +100,7 @@ class AgentDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
     def __post_init__(self) -> None:
         checks = Checks("agent", self.name)
-        checks.name(self.name)
+        checks.callable_name(self.name)
         checks.choice(self.type, "type", ("ai_human", "dual_ai"))
         _check_side(self.side_a, "side_a", checks)
         if self.type == "dual_ai" and self.side_b is None:
@@ -168,7 +168,7 @@ def define_agent(
         expose_as_tool=expose_as_tool,
         tool_description=tool_description,
         variables=as_tuple(variables),
-        env=dict(env or {}),
+        env=as_dict(env),
         hooks=as_tuple(hooks),
         package_name=package_name,
         version=version,

@@ -53,10 +53,19 @@ class Checks:
             raise DefinitionError(self.about, self.issues)
 
     def name(self, value: object, path: str = "name") -> None:
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str):
+            self.problem(path, f"must be a name, not {_shown(value)}")
+        elif not value.strip():
             self.problem(path, "is missing")
         elif not _NAME.fullmatch(value):
             self.problem(path, f"{value!r} must be 1 to 128 characters without / and :")
+
+    def callable_name(self, value: object) -> None:
+        """The name of what models may call: prompts and agents are named as tools are."""
+        if not isinstance(value, str) or not value.strip():
+            self.name(value)
+        elif problem := tool_name_problem(value):
+            self.problem("name", problem)
 
     def text(self, value: object, path: str) -> None:
         if not isinstance(value, str) or not value.strip():

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -87,7 +88,7 @@ class ControllerContext(Struct, frozen=True, kw_only=True):
     registries: Mapping[str, Mapping[str, Callable[[], Any]]] = {}
 
 
-class EndpointDefinition(Struct, frozen=True, kw_only=True):
+class EndpointDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
     """A route below each thread: `handler(request, state, params)`. Without `public` it needs the usual credential."""
 
     handler: Handler
@@ -103,7 +104,7 @@ class EndpointDefinition(Struct, frozen=True, kw_only=True):
         return self.handler(*args, **kwargs)
 
 
-class ControllerDefinition(Struct, frozen=True, kw_only=True):
+class ControllerDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
     """A route beside the threads: `handler(context)`."""
 
     handler: Handler
@@ -119,6 +120,10 @@ class ControllerDefinition(Struct, frozen=True, kw_only=True):
         return self.handler(*args, **kwargs)
 
 
+@overload
+def define_thread_endpoint(fn: Handler, /) -> EndpointDefinition: ...
+@overload
+def define_thread_endpoint(*, public: bool = False) -> Callable[[Handler], EndpointDefinition]: ...
 def define_thread_endpoint(fn: Handler | None = None, /, *, public: bool = False) -> Any:
     """Turns a function into an endpoint of each thread; its file says where.
 
@@ -126,14 +131,26 @@ def define_thread_endpoint(fn: Handler | None = None, /, *, public: bool = False
     """
     if fn is not None:
         return EndpointDefinition(handler=fn, public=public)
-    return lambda handler: EndpointDefinition(handler=handler, public=public)  # pyright: ignore
+
+    def made(handler: Handler) -> EndpointDefinition:
+        return EndpointDefinition(handler=handler, public=public)
+
+    return made
 
 
+@overload
+def define_controller(fn: Handler, /) -> ControllerDefinition: ...
+@overload
+def define_controller(*, public: bool = False) -> Callable[[Handler], ControllerDefinition]: ...
 def define_controller(fn: Handler | None = None, /, *, public: bool = False) -> Any:
     """Turns a function into a route beside the threads; its file says where."""
     if fn is not None:
         return ControllerDefinition(handler=fn, public=public)
-    return lambda handler: ControllerDefinition(handler=handler, public=public)  # pyright: ignore
+
+    def made(handler: Handler) -> ControllerDefinition:
+        return ControllerDefinition(handler=handler, public=public)
+
+    return made
 
 
 def is_thread_endpoint(value: object) -> bool:
@@ -188,6 +205,33 @@ class Route(Struct, frozen=True):
                     raise BadRoute(f"has two segments [{named[1]}]")
                 seen.add(named[1])
 
+    def match(self, method: str, path: str) -> dict[str, str] | None:
+        """Returns the params of a request that this route is for; None for any other.
+
+        `path` is as it was sent, with a slash at its beginning. Segments are percent-decoded; one that then has a slash
+        matches no `[name]`.
+        """
+        if method != self.method:
+            return None
+        given = path.removeprefix("/").split("/") if path != "/" else []
+        params: dict[str, str] = {}
+        for place, segment in enumerate(self.segments):
+            if segment == REST:
+                params["*"] = "/".join([unquote(one) for one in given[place:]])
+                return params
+            if place >= len(given):
+                return None
+            value = unquote(given[place])
+            named = _DYNAMIC.fullmatch(segment)
+            if named is None:
+                if value != segment:
+                    return None
+            elif not value or "/" in value:
+                return None
+            else:
+                params[named[1]] = value
+        return params if len(given) == len(self.segments) else None
+
     @property
     def key(self) -> str:
         """How it is written in a registry, the method included: `notes/[id].put`."""
@@ -207,9 +251,19 @@ class Route(Struct, frozen=True):
 
 
 def routes_of(keys: Iterable[str]) -> dict[str, Route]:
-    """Returns the routes by their keys, most specific first: static before `[name]` before `[*]`, by segment."""
+    """Returns the routes by their keys, in the order in which they are tried: by segment, static ones before `[name]`
+    before `[*]`.
+    """
     routes = {key: Route.parse(key) for key in keys}
     return dict(sorted(routes.items(), key=lambda item: [_rank(one) for one in item[1].segments]))
+
+
+def find_route(routes: Mapping[str, Route], method: str, path: str) -> tuple[str, dict[str, str]] | None:
+    """Returns the key of the route that a request is for, among those of `routes_of`, and its params."""
+    for key, route in routes.items():
+        if (params := route.match(method, path)) is not None:
+            return key, params
+    return None
 
 
 def _rank(segment: str) -> tuple[int, str]:

@@ -14,6 +14,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast, get_args, overload
 
 from msgspec import Struct
@@ -48,7 +49,7 @@ STATES = (ThreadState, SyncThreadState)
 """The types of the parameter that takes the thread's state."""
 
 
-class ToolDefinition(Struct, frozen=True, kw_only=True):
+class ToolDefinition(Struct, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A tool of a folder. Its name is empty until its file, or a registry, names it."""
 
     execute: Handler
@@ -97,7 +98,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
         check_variables(self.variables, checks)
         checks.done()
 
-    @property
+    @cached_property
     def parameters(self) -> Parameters:
         """The arguments: their schema, and how they are read. The thread's state is not among them.
 
@@ -115,7 +116,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
         return self.execute(*args, **kwargs)
 
 
-class HookDefinition(Struct, frozen=True, kw_only=True):
+class HookDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
     """A hook of a folder: code at one of twelve points, for the prompts and agents that list its id."""
 
     hook: HookPoint
@@ -136,7 +137,7 @@ class HookDefinition(Struct, frozen=True, kw_only=True):
         return self.execute(*args, **kwargs)
 
 
-class EffectDefinition(Struct, frozen=True, kw_only=True):
+class EffectDefinition(Struct, frozen=True, kw_only=True, dict=True, rename="camel"):
     """An effect of a folder: code that a thread schedules. Its name is empty until its file or a registry names it."""
 
     handler: Handler
@@ -153,7 +154,7 @@ class EffectDefinition(Struct, frozen=True, kw_only=True):
         _check_seconds(self.timeout_s, "timeout_s", checks)
         checks.done()
 
-    @property
+    @cached_property
     def parameters(self) -> Parameters:
         """The arguments, as a tool's."""
         return parameters_of(self.handler, self.name or _name_of(self.handler))
@@ -265,9 +266,19 @@ def define_hook(hook: HookPoint, *, id: str, execute: Handler | None = None, tim
     """
     if execute is not None:
         return HookDefinition(hook=hook, id=id, execute=execute, timeout_s=timeout_s)
-    return lambda fn: HookDefinition(hook=hook, id=id, execute=fn, timeout_s=timeout_s)  # pyright: ignore
+
+    def made(fn: Handler) -> HookDefinition:
+        return HookDefinition(hook=hook, id=id, execute=fn, timeout_s=timeout_s)
+
+    return made
 
 
+@overload
+def define_effect(fn: Handler, /) -> EffectDefinition: ...
+@overload
+def define_effect(
+    *, name: str = "", description: str = "", timeout_s: float = EFFECT_TIMEOUT_S
+) -> Callable[[Handler], EffectDefinition]: ...
 def define_effect(
     fn: Handler | None = None, /, *, name: str = "", description: str = "", timeout_s: float = EFFECT_TIMEOUT_S
 ) -> Any:

@@ -6,7 +6,7 @@ model = define_model(name="fast", provider="openai", model="gpt-5-mini", fallbac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -66,6 +66,8 @@ class ModelDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid_
         checks.names(self.included_providers, "included_providers")
         checks.names(self.provider_tools, "provider_tools")
         checks.options(self.provider_options, "provider_options")
+        if self.capabilities is not None:
+            _check_capabilities(self.capabilities, checks)
         if not checks.issues:
             for path, message in _option_problems(self.provider, self.provider_options):
                 checks.problem(path, message)
@@ -101,14 +103,31 @@ def define_model(
         output_price=output_price,
         cached_price=cached_price,
         capabilities=capabilities,
-        provider_options=dict(provider_options or {}),
+        provider_options=as_dict(provider_options),
         provider_tools=as_tuple(provider_tools),
     )
 
 
 def as_tuple(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the values; a string, which is a usual mistake, as it is, so that the check can say so."""
-    return values if isinstance(values, str) else tuple(values)  # pyright: ignore[reportReturnType]
+    """Returns the values; what is no list, such as a string, as it is, so that the check can say so."""
+    given = cast(object, values)
+    return (
+        cast("tuple[Any, ...]", given) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(values)
+    )
+
+
+def as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the values; what is no mapping as it is, so that the check can say so."""
+    given = cast(object, values)
+    return dict(values or {}) if given is None or isinstance(given, Mapping) else cast("dict[str, Any]", given)
+
+
+def _check_capabilities(given: object, checks: Checks) -> None:
+    if not isinstance(given, ModelCapabilities):
+        checks.problem("capabilities", f"must be ModelCapabilities(…), not {given!r}")
+        return
+    for level in given.reasoning_levels or {}:
+        checks.whole(level, "capabilities.reasoning_levels", most=100)
 
 
 def _option_problems(provider: object, options: Mapping[str, Any]) -> Sequence[tuple[str, str]]:

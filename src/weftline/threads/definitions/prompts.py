@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline.errors import Issue
 from weftline.threads.definitions.base import EXTERNAL, Checks, DefinitionError, EnvType, schema_of
-from weftline.threads.definitions.models import as_tuple
+from weftline.threads.definitions.models import as_dict, as_tuple
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 Effort: TypeAlias = Literal["low", "medium", "high"]
@@ -161,7 +161,7 @@ class PromptDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid
         checks = Checks("prompt", self.name)
         entries = _entries(self.tools, checks)
         msgspec.structs.force_setattr(self, "tools", entries)
-        checks.name(self.name)
+        checks.callable_name(self.name)
         checks.text(self.tool_description, "tool_description")
         _check_parts(self.prompt, checks)
         if not isinstance(cast(object, self.model), str):
@@ -218,8 +218,8 @@ def define_prompt(
     Raises:
         DefinitionError: if a field is wrong; all of them are named.
     """
-    parts = prompt
-    if not isinstance(prompt, str):
+    parts: object = prompt
+    if not isinstance(prompt, str) and isinstance(cast(object, prompt), Iterable):
         parts = tuple([PromptTextPart(one) if isinstance(one, str) else one for one in prompt])
     if not model:
         raise DefinitionError(f'prompt "{name}"', [Issue("model", "is missing")])
@@ -235,10 +235,10 @@ def define_prompt(
         required_schema=None if required_schema is None else schema_of(required_schema),
         variables=as_tuple(variables),
         tools=as_tuple(tools),
-        env=dict(env or {}),
+        env=as_dict(env),
         reasoning=reasoning,
         recent_image_threshold=recent_image_threshold,
-        provider_options=dict(provider_options or {}),
+        provider_options=as_dict(provider_options),
         hooks=None if hooks is None else as_tuple(hooks),
     )
 
@@ -250,6 +250,8 @@ def _check_parts(prompt: object, checks: Checks) -> None:
     checks.instances(prompt, "prompt", (PromptTextPart, PromptIncludePart, PromptEnvPart), "text or part")
     if not prompt:
         checks.problem("prompt", "is missing")
+    if not isinstance(prompt, tuple):
+        return
     for index, part in enumerate(cast("tuple[object, ...]", prompt)):
         if isinstance(part, PromptEnvPart):
             checks.variable(part.property, f"prompt[{index}]")
