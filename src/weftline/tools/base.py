@@ -369,7 +369,6 @@ class Traits(Struct, frozen=True, kw_only=True):
 
 
 PLAIN = Traits()
-HOST = Traits(host=True)
 
 
 class Tool(Protocol[Wanted]):

@@ -20,7 +20,7 @@ from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value, parse
 from weftline.text.redaction import Redactor
 from weftline.text.schema_cost import refusal
-from weftline.tools.base import HOST, PLAIN, ToolContext, ToolOutput, ToolProgress, Traits
+from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace
 from weftline.tools.mcp.asking import CALLER, Caller, ask_model, put_to_people
@@ -91,10 +91,10 @@ class McpTool(RemoteTool):
         self._pool = pool
         self._address = address
 
-    @property
-    def traits(self) -> Traits:  # type: ignore[override]
-        """Its calls may make further calls, for the server's questions and requests."""
-        return HOST if self.question or self.model else PLAIN
+    def ask_through(self, *, question: str = "", model: str = "") -> None:
+        """Names the tools for the server's questions and requests: its calls may then make further calls."""
+        self.question, self.model = question or self.question, model or self.model
+        self.traits = replace(self.traits, host=bool(self.question or self.model))
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError
