@@ -222,6 +222,18 @@ def test_code_can_tell_that_it_is_only_checked(tmp_path: Path) -> None:
     assert "WEFTLINE_CHECK" not in os.environ
 
 
+@pytest.mark.requirement("thread.define.deprecated")
+def test_old_spelling_is_warned_of_with_its_line(tmp_path: Path) -> None:
+    old = "agent = define_agent(\n    name='tone',\n    side_a=SideConfig('tone', status_tool='x'),\n)\n"
+    tool = "def _x(state): ...\n\nx = define_tool('Does it.', None, _x)\n"
+    root = write(tmp_path / "desk", {**SMALL, "agents/agents/tone.py": old, "agents/tools/x.py": tool})
+    project = read_project(root, only_checking=True)
+    assert said(tmp_path, project.warnings) == [
+        "agents/agents/tone.py:4: status_tool is deprecated: write session_status",
+        "agents/tools/x.py:4: define_tool(description, args, fn) is deprecated: decorate fn",
+    ]
+
+
 def test_error_below_a_file_names_both_places(tmp_path: Path) -> None:
     files = {"shared/orders.py": "\n1 / 0\n", "agents/tools/find_order.py": f"\nfrom ...shared import orders\n{FIND}"}
     (problem,) = said(tmp_path, read(tmp_path, {**SMALL, **files}).problems)
