@@ -188,6 +188,21 @@ def test_files_import_each_other_and_the_shared_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("thread.define.import_isolation")
+def test_files_whose_names_differ_in_a_dash_are_two_modules(tmp_path: Path) -> None:
+    files = {
+        "agents/tools/find-it.py": f"WHICH = 'dash'\n{FIND}",
+        "agents/tools/find_it.py": f"WHICH = 'line'\n{FIND}",
+        "agents/tools/user.py": f"from .find_it import WHICH\n{FIND}",
+    }
+    tools = read(tmp_path, {**SMALL, **files}).registry.tools
+    assert [tools[name].execute.__globals__["WHICH"] for name in ("find-it", "find_it", "user")] == [
+        "dash",
+        "line",
+        "line",
+    ]
+
+
+@pytest.mark.requirement("thread.define.import_isolation")
 def test_two_generations_do_not_see_each_other(tmp_path: Path) -> None:
     files = {
         **SMALL,

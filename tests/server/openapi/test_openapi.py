@@ -33,6 +33,7 @@ from weftline.cases.agents import AgentModel
 from weftline.cases.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.cases.budgets import BudgetLimitsModel
 from weftline.cases.keys import NewKey
+from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
@@ -45,7 +46,6 @@ from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
 from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
 from weftline.testing import ServerProcess
-from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
 
 from ..kit import Json
