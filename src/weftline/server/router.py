@@ -61,6 +61,7 @@ class Route(Struct, frozen=True):
 
     method: str
     path: str
+    """`{name}` is one part of it; `{*name}`, at the end, is all that follows, with its slashes. It may be empty."""
     handler: Handler
     access: Literal["public", "workspace", "operator"] = "workspace"
     scopes: tuple[str, ...] = ()
@@ -99,6 +100,11 @@ class Route(Struct, frozen=True):
     """The type of a 400 or 401 that does not have the usual shape."""
 
 
+def template(route: Route) -> str:
+    """Returns the path as OpenAPI writes it, which has no parameters of several parts."""
+    return route.path.replace("{*", "{")
+
+
 def headers_of(route: Route) -> tuple[Header, ...]:
     """Returns all headers that a route declares."""
     kinds = ((route.idempotent, IDEMPOTENCY_KEY), (route.warns, PREFER))
@@ -126,7 +132,11 @@ class WrongMethod(Struct, frozen=True):
 
 
 class Router:
-    """Matches requests to routes. A parameter has the same name in all routes that share the path before it."""
+    """Matches requests to routes. A parameter has the same name in all routes that share the path before it.
+
+    A part of a path is matched exactly if it can be, else by a parameter; what no route matches otherwise belongs to
+    the nearest `{*name}` above it.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: tuple[Route, ...] = tuple(routes)
@@ -134,7 +144,10 @@ class Router:
         for route in self.routes:
             node = self._root
             for part in route.path.split("/")[1:]:
-                if part.startswith("{"):
+                if part.startswith("{*"):
+                    node.rest = node.rest or _Node(part[2:-1])
+                    node = node.rest
+                elif part.startswith("{"):
                     node.any = node.any or _Node(part[1:-1])
                     node = node.any
                     if node.name != part[1:-1]:
@@ -146,18 +159,25 @@ class Router:
         """Returns the route of a request, by method and path; None for an unknown path."""
 
     def _match(self, method: str, path: str) -> Match | WrongMethod | None:
-        node = self._root
+        node: _Node | None = self._root
         params: dict[str, str] = {}
-        for part in path.split("/")[1:]:
+        parts = path.split("/")[1:]
+        rest: tuple[_Node, dict[str, str]] | None = None
+        for depth, part in enumerate(parts):
+            if node.rest is not None:
+                rest = node.rest, {**params, node.rest.name: "/".join(parts[depth:])}
             child = node.exact.get(part)
             if child is None:
-                child = node.any
-                if child is None or not part:
-                    return None
+                child = node.any if part else None
+                if child is None:
+                    node = None
+                    break
                 params[child.name] = part
             node = child
-        if not node.routes:
-            return None
+        if node is None or not node.routes:
+            if rest is None:
+                return None
+            node, params = rest
         found = node.routes.get("GET" if method == "HEAD" else method)
         if found is None:
             return WrongMethod(tuple(sorted(node.routes)))
@@ -181,11 +201,12 @@ def no_such_route(path: str) -> NotFound:
 
 
 class _Node:
-    __slots__ = ("any", "exact", "name", "routes")
+    __slots__ = ("any", "exact", "name", "rest", "routes")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         """The name of the parameter that leads here."""
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
+        self.rest: _Node | None = None
         self.routes: dict[str, tuple[Route, Declared]] = {}

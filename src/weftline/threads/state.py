@@ -20,10 +20,21 @@ from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
-from weftline.threads.thread import EnvType, ExecutionState, FileChunk, FileRecord, FileStats, SubagentRegistryEntry
+from weftline.threads.thread import (
+    EnvType,
+    ExecutionState,
+    FileChunk,
+    FileRecord,
+    FileStats,
+    FindResult,
+    GrepLine,
+    GrepResult,
+    SubagentRegistryEntry,
+)
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_search import find_files, grep_files
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -233,6 +244,19 @@ class LiveThread:
         self._open()
         found = await files.totals(self._at, self._row)
         return FileStats(file_count=found.files, total_size=found.bytes)
+
+    async def grep_files(self, pattern: str, /) -> list[GrepResult]:
+        self._open()
+        found = await grep_files(self._at, self._row, pattern)
+        return [
+            GrepResult(path=one.path, matches=tuple([GrepLine(line.line, line.text) for line in one.matches]))
+            for one in found
+        ]
+
+    async def find_files(self, pattern: str, /) -> FindResult:
+        self._open()
+        found = await find_files(self._at, self._row, pattern)
+        return FindResult(paths=tuple(found), total=len(found))
 
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()

@@ -36,13 +36,14 @@ from weftline.cases.keys import NewKey
 from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.cases.thread_files import FileModel
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
 from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
-from weftline.server.declared import Form
+from weftline.server.declared import Form, RawBytes
 from weftline.server.openapi import body_type, document, json_type
-from weftline.server.router import EventStream, Route
+from weftline.server.router import EventStream, Route, template
 from weftline.server.routes.every import ROUTES
 from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
 from weftline.testing import ServerProcess
@@ -68,6 +69,7 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
+FILE = {"data": "eA==", "thumbnail": "eA=="}
 _OF_RUN = "/api/v1/workspaces/{slug}/agent-runs/{runId}"
 OTHERWISE = (
     ("/api/oauth/client.json", 404),
@@ -105,6 +107,7 @@ BODIES: dict[Any, Json] = {
     BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     ThreadModel: {"agentId": "known"},
     ValueModel: {"value": 1},
+    FileModel: FILE,
     EnvModel: {"value": "x"},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
@@ -150,6 +153,7 @@ class Known:
             "key": "k",
             "name": "k",
             "userId": "ann",
+            "path": "k",
             "agentId": agent,
             "agentSlug": "known",
             "webhookId": webhook,
@@ -165,7 +169,10 @@ class Known:
         """A new thing of a kind, by the name that paths have for its id."""
         path, body, field = MAKERS[name]
         unique = {"name": f"{body['name']}{next(self._count)}"} if path in ("tools", "providers") else {}
-        return self.post(path, {**body, **unique})[field]
+        made: str = self.post(path, {**body, **unique})[field]
+        if name == "threadId":
+            self.post(f"threads/{made}/fs/k", FILE)
+        return made
 
     def post(self, path: str, body: Json) -> Json:
         return json.loads(self.open(f"/api/v1/workspaces/{self.slug}/{path}", json.dumps(body).encode()))
@@ -212,7 +219,7 @@ def usable(body: Any) -> Any:
 
 def test_every_route_is_on_page_under_id_of_its_own(page: Json) -> None:
     listed = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
-    assert listed == {(route.method, route.path) for route in ROUTES}
+    assert listed == {(route.method, template(route)) for route in ROUTES}
     ids = [operation["operationId"] for methods in page["paths"].values() for operation in methods.values()]
     assert len(set(ids)) == len(ids)
     assert page == json.loads(json.dumps(document(ROUTES)))
@@ -223,7 +230,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(")
+    reads = re.compile(r"(request|sent)\.(body|read|pieces)\(|read_(form|fields)\(|mcp\.answer\(")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")
@@ -245,7 +252,7 @@ def test_every_request_with_a_body_says_what_it_is(page: Json) -> None:
 def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
     for route in ROUTES:
         if json_type(route) is not None:
-            success = page["paths"][route.path][route.method.lower()]["responses"][str(route.status)]
+            success = page["paths"][template(route)][route.method.lower()]["responses"][str(route.status)]
             assert success["content"]["application/json"]["schema"], route.path
 
 
@@ -261,7 +268,7 @@ def test_create_returns_one_type(page: Json) -> None:
     """A generated client takes the types of all successes for that of each."""
     for route in ROUTES:
         if json_type(route) is not None and route.status != 200:
-            responses = page["paths"][route.path][route.method.lower()]["responses"]
+            responses = page["paths"][template(route)][route.method.lower()]["responses"]
             described = [status for status, one in responses.items() if status < "300" and "content" in one]
             assert described == [str(route.status)], route.path
 
@@ -297,7 +304,7 @@ def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:
 
 def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
     def scopes(route: Route) -> list[Json]:
-        return page["paths"][route.path][route.method.lower()].get("security", [])
+        return page["paths"][template(route)][route.method.lower()].get("security", [])
 
     for route in ROUTES:
         expected = [] if route.access == "public" else [{name: list(route.scopes)} for name in ("bearer", "apiKey")]
@@ -306,7 +313,7 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
 
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
 def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, known: Known) -> None:
-    method, path = route.method, route.path
+    method, path = route.method, template(route)
     described = described_page[path][method]
     form = route.body.type if isinstance(route.body, Form) else None
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
@@ -320,9 +327,15 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
         return response.status_code
 
     body = (
-        NOT_SET if route.body is None else BODIES[body_type(route)] if form is None else {**FORMS[form], **known.client}
+        NOT_SET
+        if route.body is None
+        else BODIES.get(body_type(route))
+        if form is None
+        else {**FORMS[form], **known.client}
     )
     media = "application/json" if form is None else "application/x-www-form-urlencoded"
+    if route.body is not None and route.body.type is RawBytes:
+        body, media = b"x", "application/octet-stream"
     plain = described.Case(
         path_parameters={name: value(name) for name in re.findall(r"{(\w+)}", path)},
         body=body,
