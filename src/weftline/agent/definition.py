@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.runtime.engine import Engine
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -42,7 +43,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
+OnThread: TypeAlias = "Callable[[Workspaces, Engine, RunInfo], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 

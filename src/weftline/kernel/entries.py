@@ -221,6 +221,13 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
     """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
 
     upto: int
+    """How many messages these are."""
+    through: int | None = None
+    """The position of the thread's last message; None if an earlier version wrote this, which added messages only when
+    a run had ended.
+    """
+    revision: int = 0
+    """How often the thread's messages had been edited."""
 
 
 class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):

@@ -21,6 +21,7 @@ from weftline.runtime.reads.finding import StoredNames, row_of
 from weftline.runtime.reads.relatives import awaits_of, parent_of
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
 from weftline.store.base import LogReader, LogStore
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
 
 
@@ -114,6 +115,10 @@ class StoredRuns:
     async def thread_messages(self, thread: int) -> list[bytes]:
         """The messages of a thread, oldest first."""
         return await self._log_store.thread_messages(thread)
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        """Messages of a thread as they are listed, and how many match in all."""
+        return await self._log_store.thread_rows(wanted)
 
     async def thread_size(self, thread: int) -> int:
         """The size of a thread's messages in bytes."""
