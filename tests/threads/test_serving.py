@@ -292,8 +292,8 @@ async def test_messages_are_paged_in_either_order(api: Api) -> None:
     assert await page("order=desc&limit=3&offset=1") == names[::-1][1:4]
     assert await page("maxDepth=0&offset=5") == names[5:]
     assert await page("offset=6") == []
-    check_error(await api.get(f"threads/{other}/messages/{names[0]}"), 404, "not_found")
-    check_error(await api.get(f"threads/{made}/messages/msg_1-1"), 404, "not_found")
+    check_error(await api.get(f"threads/{other}/messages/{names[0]}"), 404, "unknown_message")
+    check_error(await api.get(f"threads/{made}/messages/msg_1-1"), 404, "unknown_message")
     check_error(await api.get(f"threads/{made}/messages?limit=0"), 400, "invalid_request")
     seen = json.loads(await said(api, await thread(api, "listing")))
     assert seen == [3, ["user", "assistant"], ["user"], None]

@@ -14,13 +14,13 @@ from weftline.runtime import ids
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.responses import JsonObject, Time, iso, iso_or_none
-from weftline.workspace.thread_messages import Attachment, Role, Said, said
+from weftline.workspace.thread_messages import MessageFile, Role, Said, said
 
 Order: TypeAlias = Literal["asc", "desc"]
 AtLeast0: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
-class Message(Struct, kw_only=True):
+class MessageView(Struct, kw_only=True):
     """A message of a thread."""
 
     id: str
@@ -38,7 +38,7 @@ class Message(Struct, kw_only=True):
     metadata: JsonObject
     status: Literal["pending", "completed", "failed"]
     tool_status: Literal["success", "error"] | None
-    attachments: list[Attachment]
+    attachments: list[MessageFile]
     log_id: str | None
     """The run that it belongs to."""
     request_sent_at: Time | None
@@ -46,10 +46,10 @@ class Message(Struct, kw_only=True):
     reasoning_content: str
 
 
-class Messages(Struct):
+class MessagePage(Struct):
     """`total` counts all that match."""
 
-    messages: list[Message]
+    messages: list[MessageView]
     total: int
 
 
@@ -63,7 +63,7 @@ async def index(
     order: Annotated[Order, "By time; `asc` unless given."] | None = None,
     silent: Annotated[bool, "Also those that only models read."] = False,
     max_depth: Annotated[AtLeast0, "Only those up to this depth; 0 is the top."] | None = None,
-) -> Messages:
+) -> MessagePage:
     thread = await find_thread(on, by, thread_id)
     wanted = MessageFilter(
         thread=thread.key,
@@ -73,25 +73,25 @@ async def index(
         with_silent=silent,
         max_depth=max_depth,
     )
-    rows, total = await on.engine.stored.thread_rows(wanted)
-    return Messages([await _shown(on, thread, row) for row in rows], total)
+    rows, total = await on.engine.messages.page(wanted)
+    return MessagePage([await _shown(on, thread, row) for row in rows], total)
 
 
-async def read(on: Host, by: Principal, thread_id: str, message_id: str) -> Message:
+async def read(on: Host, by: Principal, thread_id: str, message_id: str) -> MessageView:
     thread = await find_thread(on, by, thread_id)
-    rows, _ = await on.engine.stored.thread_rows(MessageFilter(thread=thread.key, id=message_id, limit=1))
-    if not rows:
-        raise NotFound("The thread has no such message.")
-    return await _shown(on, thread, rows[0])
+    row = await on.engine.messages.one(thread.key, message_id)
+    if row is None:
+        raise NotFound("The thread has no such message.", code="unknown_message")
+    return await _shown(on, thread, row)
 
 
-async def _shown(on: Host, thread: ThreadRow, row: MessageRow) -> Message:
+async def _shown(on: Host, thread: ThreadRow, row: MessageRow) -> MessageView:
     run = await on.engine.stored.row(row.run)
     log_id = None if run is None else ids.run_id(run.key, run.salt)
     return view(said(row, log_id=log_id, created_at=thread.created_at))
 
 
-def view(one: Said) -> Message:
+def view(one: Said) -> MessageView:
     times: dict[str, Any] = {
         "created_at": iso(one.created_at),
         "request_sent_at": iso_or_none(one.request_sent_at),
@@ -99,4 +99,4 @@ def view(one: Said) -> Message:
         "metadata": Raw(encode(one.metadata)),
         "attachments": list(one.attachments),
     }
-    return Message(**{**one.fields, **times})
+    return MessageView(**{**one.fields, **times})

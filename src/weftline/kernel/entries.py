@@ -25,6 +25,7 @@ from weftline.kernel.context import (
     ContextCompacted,
     ContextMeasured,
     ContextRestored,
+    HistoryPinned,
 )
 from weftline.kernel.control import (
     AwaitKind,
@@ -215,19 +216,6 @@ class RunCreated(Head, frozen=True, tag="run.created"):
     limits: Limits
     thread: int | None = None
     parent: Parent | None = None
-
-
-class HistoryPinned(Head, frozen=True, tag="history.pinned"):
-    """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
-
-    upto: int
-    """How many messages these are."""
-    through: int | None = None
-    """The position of the thread's last message; None if an earlier version wrote this, which added messages only when
-    a run had ended.
-    """
-    revision: int = 0
-    """How often the thread's messages had been edited."""
 
 
 class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):

@@ -204,7 +204,7 @@ class RunOpener:
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
-            facts.append(Draft(HistoryPinned(len(history), pinned.through, pinned.revision)))
+            facts.append(Draft(HistoryPinned(len(history), pinned.through)))
             if summary is not None and summary.upto <= len(history):
                 facts.append(as_fact(summary, work))
         if deploy.asks is not None:

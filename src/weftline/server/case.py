@@ -18,6 +18,7 @@ from inspect import signature
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from msgspec.json import encode
+from pydantic import BaseModel
 
 from weftline.api.principal import Principal
 from weftline.cases.base import Body as SentBody
@@ -38,7 +39,6 @@ from weftline.server.routes.lists import (
     stored_page,
 )
 from weftline.wire.limits import MAX_BODY_BYTES
-from weftline.wire.models import Part
 from weftline.wire.responses import Ok
 
 _OF_LISTS = {"limit": LIMIT, "cursor": CURSOR}
@@ -115,7 +115,7 @@ def case(
 
 
 def _body(model: type[Any], *, limit_bytes: int, optional: bool) -> Body[Any]:
-    if issubclass(model, Part):
+    if issubclass(model, BaseModel):
         return model_body(model, limit_bytes=limit_bytes, optional=optional)
     return struct_body(model, limit_bytes=limit_bytes)
 

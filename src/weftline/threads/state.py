@@ -170,13 +170,13 @@ class LiveThread:
             with_silent=include_silent,
             max_depth=max_depth,
         )
-        rows, total = await self._engine.stored.thread_rows(wanted)
+        rows, total = await self._engine.messages.page(wanted, within=True)
         return MessagesResult(messages=tuple([self._message(row) for row in rows]), total=total)
 
     async def get_message(self, id: str, /) -> ThreadMessage | None:
         self._open()
-        rows, _ = await self._engine.stored.thread_rows(MessageFilter(thread=self._row.key, id=id, limit=1))
-        return self._message(rows[0]) if rows else None
+        row = await self._engine.messages.one(self._row.key, id, within=True)
+        return None if row is None else self._message(row)
 
     def _message(self, row: MessageRow) -> ThreadMessage:
         fields = said(row, created_at=self._row.created_at).fields

@@ -18,7 +18,7 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 MAX_PAGE = 200
 
 
-class Attachment(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class MessageFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A file that a message names."""
 
     path: str
@@ -44,7 +44,7 @@ class Said(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     status: Literal["pending", "completed", "failed"] = "completed"
     tool_status: Literal["success", "error"] | None = None
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[MessageFile, ...] = ()
     log_id: str | None = None
     request_sent_at: int | None = None
     response_completed_at: int | None = None
@@ -88,7 +88,7 @@ def said(row: MessageRow, *, log_id: str | None = None, created_at: int = 0) -> 
                 content=message.text,
                 tool_calls=_calls(message),
                 request_sent_at=row.sent_at,
-                response_completed_at=None if row.sent_at is None else row.created_at,
+                response_completed_at=None if row.sent_at is None or row.status == "pending" else row.created_at,
                 reasoning_content="".join([part.text for part in message.parts if isinstance(part, Thinking)]),
             )
         case ToolResults(results):
@@ -112,11 +112,11 @@ def _calls(message: Assistant) -> str:
     return encode(calls).decode() if calls else ""
 
 
-def _attachments(parts: Sequence[UserPart]) -> tuple[Attachment, ...]:
+def _attachments(parts: Sequence[UserPart]) -> tuple[MessageFile, ...]:
     files = [part for part in parts if not isinstance(part, Text)]
     return tuple([_attachment(part) for part in files])
 
 
-def _attachment(part: Image | File) -> Attachment:
+def _attachment(part: Image | File) -> MessageFile:
     path = part.url or (f"blob:{part.blob}" if part.blob else "")
-    return Attachment(path=path, name=part.name or "", mime_type=part.media_type)
+    return MessageFile(path=path, name=part.name or "", mime_type=part.media_type)

@@ -1,0 +1,1 @@
+-- Reserved: files of threads.
