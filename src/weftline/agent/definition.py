@@ -22,6 +22,7 @@ from weftline.agent.prompting import Prompt, checked_prompts
 from weftline.agent.settings import Budget, Limits, Policy, PolicyEngine, Settings, check_policy
 from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
+from weftline.runtime.agent_code.seats import Seat
 from weftline.text.suggestions import did_you_mean, missing_attribute, our_name
 
 if TYPE_CHECKING:
@@ -199,6 +200,9 @@ class Definition(Generic[OutputT, DepsT]):
             check_hook(one)
         self.on_thread: OnThread | None = None
         """For an agent of a folder, whose runs all have a thread: opens it for the run's tools and hooks."""
+        self.seats: tuple[Seat, ...] = ()
+        """Who may speak in its runs, if they have more than one speaker or rules for when a turn is over."""
+        self.max_side_turns: int | None = None
         self.observers: list[RunObserver] = []
         """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)

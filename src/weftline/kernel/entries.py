@@ -54,6 +54,7 @@ from weftline.kernel.policy import (
     RunUnattended,
     Unit,
 )
+from weftline.kernel.seats import Ends, RunStopped, SeatAskedOn, SeatClosing, SeatForced, SeatRule, SeatTaken
 from weftline.messages import Usage
 
 FORMAT = 12
@@ -141,6 +142,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """What happens to the run when a deploy has changed its code."""
     leases: LeaseRule | None = None
     """What happens to a client-side call whose client is gone."""
+    seats: tuple[SeatRule, ...] = ()
+    """Who may speak in the run, beginning with the first; empty for a run with one speaker."""
+    max_side_turns: int | None = None
+    """How many side turns the seats may have together; the last one has no tools."""
 
 
 class ModelRef(Head, frozen=True):
@@ -184,6 +189,10 @@ class AskedCall(Head, frozen=True):
     """If it succeeds, the run ends with it."""
     host: bool = False
     """It may ask for further calls while it runs."""
+    ends: Ends = ""
+    """What ends with it if it succeeds, in a run with seats."""
+    to_seat: int = 0
+    """For a hand-off: the seat that takes over."""
 
 
 class Parent(Head, frozen=True):
@@ -574,6 +583,11 @@ Fact: TypeAlias = (
     | LoopDetected
     | BudgetExceeded
     | FinalForced
+    | SeatTaken
+    | SeatClosing
+    | SeatAskedOn
+    | SeatForced
+    | RunStopped
     | MessageQueued
     | MessagesTaken
     | RunPaused

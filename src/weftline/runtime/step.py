@@ -42,9 +42,11 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import CapReached
+from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.plan import DEFINED_BY_PLAN
+from weftline.runtime.agent_code.seats import said_by_call
 from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
@@ -230,7 +232,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _cut_short(state, work, head)
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
             return compacting.write_down(state, work, head)
-        case LoopDetected() | FinalForced() | ResultsOverBudget():
+        case SeatTaken(call=str(call)) if call and head.why != "handoff":
+            return Draft(head, bodies.encode(bodies.SpokenBody(said_by_call(state, work, call))))
+        case LoopDetected() | FinalForced() | ResultsOverBudget() | SeatClosing() | SeatAskedOn():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
             return Draft(head, bodies.encode(bodies.TakenBody(work.conversation.queued_texts(head.ids))))
@@ -395,7 +399,7 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
 
 
 def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
-    ended = _end_of(work, head, text)
+    ended = _end_of(state, work, head, text)
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.calls.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
@@ -405,8 +409,11 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     return bodies.encode(ended)
 
 
-def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
+def _end_of(state: State, work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     conversation = work.conversation
+    if head.call and state.seats is not None:
+        said = said_by_call(state, work, head.call)
+        return bodies.EndedBody(text=said) if head.status == "succeeded" else bodies.EndedBody(error=said or text)
     if head.status == "succeeded":
         # A run that a tool has ended has no answer: text beside the call is not one.
         return bodies.EndedBody(text="" if head.call else conversation.last_text)
