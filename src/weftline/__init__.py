@@ -1,8 +1,8 @@
 """Weftline: a self-hosted, durable runtime for LLM agents.
 
 The names in `__all__` are what most programs need. The others that are public and stable are in `weftline.hooks`,
-`tools`, `policies`, `behaviors`, `runs`, `events`, `errors`, `messages`, `client`, `providers`, `sandbox` and
-`testing`; everything else may change. Each name is imported on first use, so `import weftline` is cheap.
+`tools`, `policies`, `behaviors`, `runs`, `threads`, `events`, `errors`, `messages`, `client`, `providers`, `sandbox`
+and `testing`; everything else may change. Each name is imported on first use, so `import weftline` is cheap.
 """
 
 from typing import TYPE_CHECKING

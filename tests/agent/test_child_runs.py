@@ -98,9 +98,9 @@ async def test_child_begins_with_its_call_in_its_parents_thread(durable: bool, t
         # They are listed with the thread, and neither their messages nor they themselves are in its way.
         host, thread = await engine.runtime(), ids.parse(snapshot.thread or "", prefix="ses_")
         assert thread is not None
-        rows = await host.stored.runs(RunFilter(thread=thread[0], with_children=True))
+        rows = await host.stored.logs.runs(RunFilter(thread=thread[0], with_children=True))
         assert [ids.run_id(row.key, row.salt) for row in rows] == [clerk.id, helper.id, run.id]
-        assert [row.key for row in await host.stored.runs(RunFilter(thread=thread[0]))] == [ids.key_of(run.id)]
+        assert [row.key for row in await host.stored.logs.runs(RunFilter(thread=thread[0]))] == [ids.key_of(run.id)]
         said = [one.text for one in await engine.thread("t").messages() if isinstance(one, User | Assistant)]
         assert "Go." in said and "Done." in said
         assert not {"Help.", "Helped.", "Look.", "Looked."} & set(said)

@@ -79,7 +79,7 @@ def billing(**options: Any) -> Agent[str, object]:
 
 
 async def plan_of(engine: Engine, run_id: str) -> PlanContent:
-    created = await (await engine.runtime()).stored.entry(ids.key_of(run_id), 1)
+    created = await (await engine.runtime()).stored.logs.entry(ids.key_of(run_id), 1)
     assert created is not None
     return decode_content(decode_created(created.body).plan)
 

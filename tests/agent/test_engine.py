@@ -229,7 +229,7 @@ async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) ->
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
         with pytest.raises(WeftlineError, match="has no messages to continue from"):
             await engine.start(agent, thread="t")
-        assert await (await engine.runtime()).stored.runs(RunFilter(workspace=await workspace_of(engine))) == []
+        assert await (await engine.runtime()).stored.logs.runs(RunFilter(workspace=await workspace_of(engine))) == []
         assert model.requests == []
         await agent.run("First?", thread="t", engine=engine)
         again = await agent.run(thread="t", engine=engine)

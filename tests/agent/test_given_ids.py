@@ -48,7 +48,7 @@ async def test_run_has_its_given_id_exclusively(durable: bool, tmp_path: Path) -
                 await engine.start(agent, "Hi!", run_id=wrong)
         with pytest.raises(TypeError, match="run_id"):
             await engine.start(agent, "Hi!", run_id=7)  # pyright: ignore[reportArgumentType]
-        assert len(await (await engine.runtime()).stored.runs(RunFilter())) == 3
+        assert len(await (await engine.runtime()).stored.logs.runs(RunFilter())) == 3
 
 
 @pytest.mark.requirement("run.start.run_id")
@@ -64,7 +64,7 @@ async def test_of_starts_that_race_for_an_id_one_wins(durable: bool, tmp_path: P
                 return error.code
 
         assert Counter(await asyncio.gather(*[start() for _ in range(5)])) == {"Hello.": 1, "run_exists": 4}
-        assert len(await (await engine.runtime()).stored.runs(RunFilter())) == 1
+        assert len(await (await engine.runtime()).stored.logs.runs(RunFilter())) == 1
 
 
 async def test_the_same_key_gives_the_same_run_of_that_id(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def look(at: str = "") -> str:
 async def unfinished(engine: Engine) -> int:
     host = await engine.runtime()
     statuses = ("queued", "running", "paused")
-    return len(await host.stored.runs(RunFilter(workspace=await workspace_of(engine), statuses=statuses)))
+    return len(await host.stored.logs.runs(RunFilter(workspace=await workspace_of(engine), statuses=statuses)))
 
 
 async def test_a_start_that_is_cancelled_leaves_no_run_behind() -> None:

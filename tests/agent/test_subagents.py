@@ -800,7 +800,7 @@ async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: p
         for _ in range(4):
             await agent.run("Go.", engine=engine)
         host = await engine.runtime()
-        assert len(await host.stored.runs(RunFilter(limit=99))) == 3
+        assert len(await host.stored.logs.runs(RunFilter(limit=99))) == 3
 
 
 @pytest.mark.parametrize("column", ["head", "body"])

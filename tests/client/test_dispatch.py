@@ -107,13 +107,13 @@ async def test_a_client_refuses_a_tool_that_asks_people(to_stand_in: AsyncClient
 async def test_a_tool_of_the_library_keeps_its_name_and_limit_on_a_client(
     to_stand_in: AsyncClient, stand_in: StandIn
 ) -> None:
-    @weftline.tool(name="lookup", timeout_s=0.01)
+    @weftline.tool(name="lookup", timeout_s=0.2)
     async def slow(key: str) -> str:
         """Is slow."""
         await asyncio.Event().wait()
         return ""
 
-    assert "timed out after 0.01 s" in (await ask(to_stand_in, stand_in, slow, call=call()))["error"]
+    assert "timed out after 0.2 s" in (await ask(to_stand_in, stand_in, slow, call=call()))["error"]
     (created,) = stand_in.to("POST", "/agent-runs")
     (ref,) = created.json["tools"]
     assert (ref["name"], ref["description"]) == ("lookup", "Is slow.")

@@ -61,7 +61,7 @@ async def main(folder: Path, hours: int) -> None:
         clock.us += hours * HOUR_US
         host = Host(engine, at)
         await ScheduleAlarm(at, start=partial(start, host), started=partial(started, host)).fire_due(space)
-        runs = await engine.stored.runs(RunFilter(workspace=space))
+        runs = await engine.stored.logs.runs(RunFilter(workspace=space))
         print(*sorted(decode(run.metadata)[TIME_KEY][11:16] for run in runs))
     await store.close()
 

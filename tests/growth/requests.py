@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from weftline.api.schemas.tools import parse_tool
 from weftline.api.validation import parsed_as
 from weftline.cases.agents import AgentModel
+from weftline.cases.tools import ToolModel, new_tool
 from weftline.cases.webhooks import WebhookModel, parse_delivery_id
 from weftline.errors import WeftlineError
 from weftline.runtime import ids
@@ -121,7 +121,12 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a session": (60, lambda n: _refused(lambda: parse_session(_json({"tools": [_local(f"t{i}") for i in range(n)]})))),
     "a message to a session": (100_000, lambda n: _refused(lambda: parse_message(_json({"prompt": "x" * n})))),
     "an agent": (100_000, lambda n: _refused(lambda: parsed_as(AgentModel, {"name": "a" * n, "spec": {}}))),
-    "a stored tool": (2_000, lambda n: _refused(lambda: parse_tool({"name": "t", "url": "http://x/" + "{{ a" * n}))),
+    "a stored tool": (
+        2_000,
+        lambda n: _refused(
+            lambda: new_tool(parsed_as(ToolModel, {"name": "t", "url": "http://x/" + "{{ a" * n})[0], ())
+        ),
+    ),
     "a tool result": (
         200_000,
         lambda n: _refused(lambda: parse_tool_result(_json({"toolUseId": "x", "result": "\n" * n}), user_agent="")),

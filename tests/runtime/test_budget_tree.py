@@ -148,7 +148,7 @@ async def test_call_that_does_not_fit_ends_run_with_numbers() -> None:
         opened = {head.id for head in found if isinstance(head, CallOpened)}
         assert {head.id for head in found if isinstance(head, CallClosed)} == opened
         assert len(provider.requests) == len(turns)
-        entry = await engine.stored.entry(1, 1_000) or await engine.stored.logs.entry(1, len(found))
+        entry = await engine.stored.logs.entry(1, 1_000) or await engine.stored.logs.entry(1, len(found))
         for begun in [head for head in found if isinstance(head, AttemptStarted)]:
             assert begun.held is not None and begun.held.nusd >= 2 * NUSD // 1_000 and begun.held.output == 1_000
         assert entry is None or b"3 USD" in entry.body

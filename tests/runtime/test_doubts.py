@@ -156,7 +156,7 @@ async def test_doubts_beside_newer_entries_are_listed() -> None:
 
 async def doubts_listed(engine: EmbeddedEngine, space: int) -> dict[str, list[tuple[str, str]]]:
     """The calls in doubt that a list of runs shows."""
-    rows = await engine.stored.runs(RunFilter(workspace=space))
+    rows = await engine.stored.logs.runs(RunFilter(workspace=space))
     views = [await run_summary(engine.stored, row) for row in rows]
     return {view.id: [(call.tool_use_id, call.name) for call in view.in_doubt] for view in views}
 

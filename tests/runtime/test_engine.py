@@ -62,7 +62,7 @@ def engine(path: Path | Store) -> EmbeddedEngine:
 
 
 async def created(it: EmbeddedEngine, run_id: str, space: int) -> bodies.CreatedBody:
-    first = await it.stored.entry(await it.locate(run_id, workspace=space), 1)
+    first = await it.stored.logs.entry(await it.locate(run_id, workspace=space), 1)
     assert first is not None
     return bodies.decode_created(first.body)
 

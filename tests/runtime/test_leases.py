@@ -26,7 +26,7 @@ CALL = "call_0_0"
 
 
 async def given_back(engine: EmbeddedEngine, key: int) -> list[CallUnclaimed]:
-    found = await engine.stored.newest_facts(key, kinds=("call.unclaimed",), limit=9, max_bytes=10_000)
+    found = await engine.stored.logs.newest_facts(key, kinds=("call.unclaimed",), limit=9, max_bytes=10_000)
     heads = [decode_fact.decode(one.head) for one in found]
     return [head for head in heads if isinstance(head, CallUnclaimed)]
 

@@ -144,7 +144,7 @@ async def test_temporarily_unreadable_store_gives_up_no_run(monkeypatch: pytest.
 
 
 async def test_run_that_cannot_be_loaded_at_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "STORE_RETRY_S", 0.001)
+    monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()

@@ -59,7 +59,9 @@ async def test_engine_options_are_kept_or_refused_early(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest) as refused:
                 await engine.start(agent, "Go.", **options)
             assert words in refused.value.message
-        assert await (await engine.runtime()).stored.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
+        assert (
+            await (await engine.runtime()).stored.logs.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
+        )
         options: dict[str, Any] = {"memo": MEMO, "search_attributes": ATTRIBUTES, "task_queue": "gpu"}
         told = await engine.start(agent, "Go.", **options, retry_policy=retry)
         named = await engine.start(agent, "Go.", thread="customer", search_attributes={"SessionID": "customer"})

@@ -90,7 +90,7 @@ class Host:
     async def times(self, row: ScheduleRow) -> list[str]:
         """Those that the schedule's runs began for, in order of their creation."""
         wanted = RunFilter(workspace=self.space, metadata=((SCHEDULE_KEY, row.id),), limit=1000)
-        return [decode(run.metadata)[TIME_KEY][:16] for run in reversed(await self.engine.stored.runs(wanted))]
+        return [decode(run.metadata)[TIME_KEY][:16] for run in reversed(await self.engine.stored.logs.runs(wanted))]
 
 
 def models() -> Catalog:
@@ -126,7 +126,7 @@ async def test_time_makes_one_run_which_says_what_it_is_for(host: Host, clock: C
     clock.time += timedelta(minutes=5)
     for _ in range(2):
         assert await fire_all(host.alarm, host.workspaces)
-    (run,) = await host.engine.stored.runs(RunFilter(workspace=host.space, metadata=(("team", "a"),)))
+    (run,) = await host.engine.stored.logs.runs(RunFilter(workspace=host.space, metadata=(("team", "a"),)))
     assert decode(run.metadata) == {"team": "a", SCHEDULE_KEY: row.id, TIME_KEY: "2027-01-15T08:35:00.000000Z"}
     after = await host.row(row)
     assert after.next_at is None and after.last_run is not None and after.last_error == ""
@@ -434,8 +434,8 @@ async def test_scheduled_run_is_requested_by_the_author(host: Host) -> None:
     """With four eyes the author of a schedule does not approve its calls because somebody else pressed the button."""
     row = await host.schedule(HOURLY)
     await start_now(host, Caller(host.space), row)
-    (run,) = await host.engine.stored.runs(RunFilter(workspace=host.space))
-    created = await host.engine.stored.entry(run.key, 1)
+    (run,) = await host.engine.stored.logs.runs(RunFilter(workspace=host.space))
+    created = await host.engine.stored.logs.entry(run.key, 1)
     assert created is not None
     plan = decode_plan(decode_created(created.body).plan, limits_of(created.head))
     assert plan.requested_by == row.requested_by == "key:a"

@@ -98,9 +98,16 @@ async def test_runs_continue_after_another_process_locked_the_store(tmp_path: Pa
         other.close()
 
 
+HASTY = """
+from weftline.runtime.fleet import fleet
+
+fleet.LAST_TRY_S = 0.5
+"""
+
+
 async def test_server_stopping_on_a_refusing_store_says_so(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     trace = tmp_path / "trace"
-    with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS, arguments=("--drain", "0")) as server:
+    with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS + HASTY, arguments=("--drain", "0")) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
         working = await api.start("working", tools=[{"kind": "mantyx_plugin", "name": "record"}])
         other = connect(server.db / "weftline.db")

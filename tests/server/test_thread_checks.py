@@ -37,7 +37,7 @@ async def test_refused_start_on_a_thread_leaves_nothing(api: Api, tmp_path: Path
             await agent.run("Go.", thread="t")  # a run that belongs to nobody else
         refused["alone"] = error.value
         host = await engine.runtime()
-        assert await host.stored.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
+        assert await host.stored.logs.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
         assert len(model.requests) == asked
     assert {thread: (type(error), error.code) for thread, error in refused.items()} == {
         "": (InvalidRequest, "blank_thread"),

@@ -68,7 +68,7 @@ def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> 
 
 def first_violation(bug: Bug) -> Violation:
     histories = Histories(build=bug)
-    for seed in bug.among.seeds(0):
+    for seed in bug.seeds:
         try:
             histories.run(seed)
         except Violation as violation:

@@ -188,6 +188,21 @@ def test_files_import_each_other_and_the_shared_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("thread.define.import_isolation")
+def test_files_whose_names_differ_in_a_dash_are_two_modules(tmp_path: Path) -> None:
+    files = {
+        "agents/tools/find-it.py": f"WHICH = 'dash'\n{FIND}",
+        "agents/tools/find_it.py": f"WHICH = 'line'\n{FIND}",
+        "agents/tools/user.py": f"from .find_it import WHICH\n{FIND}",
+    }
+    tools = read(tmp_path, {**SMALL, **files}).registry.tools
+    assert [tools[name].execute.__globals__["WHICH"] for name in ("find-it", "find_it", "user")] == [
+        "dash",
+        "line",
+        "line",
+    ]
+
+
+@pytest.mark.requirement("thread.define.import_isolation")
 def test_two_generations_do_not_see_each_other(tmp_path: Path) -> None:
     files = {
         **SMALL,
@@ -220,6 +235,18 @@ def test_code_can_tell_that_it_is_only_checked(tmp_path: Path) -> None:
         project = read_project(root, only_checking=only_checking)
         assert project.registry.tools["find_order"].execute.__globals__["CHECKED"] == seen
     assert "WEFTLINE_CHECK" not in os.environ
+
+
+@pytest.mark.requirement("thread.define.deprecated")
+def test_old_spelling_is_warned_of_with_its_line(tmp_path: Path) -> None:
+    old = "agent = define_agent(\n    name='tone',\n    side_a=SideConfig('tone', status_tool='x'),\n)\n"
+    tool = "def _x(state): ...\n\nx = define_tool('Does it.', None, _x)\n"
+    root = write(tmp_path / "desk", {**SMALL, "agents/agents/tone.py": old, "agents/tools/x.py": tool})
+    project = read_project(root, only_checking=True)
+    assert said(tmp_path, project.warnings) == [
+        "agents/agents/tone.py:4: status_tool is deprecated: write session_status",
+        "agents/tools/x.py:4: define_tool(description, args, fn) is deprecated: decorate fn",
+    ]
 
 
 def test_error_below_a_file_names_both_places(tmp_path: Path) -> None:

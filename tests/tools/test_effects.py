@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 import weftline
-from weftline.api.schemas import tools as schemas
+from weftline.cases.tools import ToolModel
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.text.redaction import Redactor
@@ -82,4 +82,4 @@ def test_reconcile_option_must_be_valid_at_definition(word: Any) -> None:
         a2a("https://peer.example.com", effect=word)
     for kind in ({"url": "https://example.com"}, {"kind": "code", "code": "export default 1;"}):
         with pytest.raises(ValidationError, match="effect"):
-            schemas.ToolModel.model_validate({"name": "look", "effect": word, **kind})
+            ToolModel.model_validate({"name": "look", "effect": word, **kind})

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline.api.schemas.tools import parse_tool
 from weftline.api.validation import parsed_as
 from weftline.cases.agents import AgentModel, draft_of
+from weftline.cases.tools import ToolModel
 from weftline.spec.door import parse_message, parse_run, parse_session
 from weftline.spec.fields import RunModel
 from weftline.wire.requests import parse_tool_result
@@ -104,7 +104,7 @@ def test_a_session_a_message_and_an_agent_say_so_too() -> None:
         ("descripton", "description"),
         ("spec.modelid", "modelId"),
     ]
-    tool = parse_tool({"name": "t", "url": "https://x", "header": {}})[2]
+    tool = parsed_as(ToolModel, {"name": "t", "url": "https://x", "header": {}})[1]
     assert [(field.path, field.nearest) for field in tool] == [("header", "headers")]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import weftline.workspace
-from weftline.cases import keys
+from weftline.cases import keys, tools
 from weftline.cases.firing import Timing
 from weftline.errors import InvalidRequest
 from weftline.tools.stored_code import TIMEOUT_S, CodeSpec
-from weftline.workspace import apps, tools
+from weftline.workspace import apps
 from weftline.workspace.context import Workspaces
 from weftline.workspace.workspaces import FEATURES
 
@@ -45,7 +45,7 @@ async def test_invalid_times_tools_and_keys_have_python_names(at: Workspaces, ac
         Timing(cron="0 0 1 1 *", catch_up="never").check(now=0)
     slow = CodeSpec(name="slow", source="", language="python", timeout_s=TIMEOUT_S + 1)
     with pytest.raises(InvalidRequest) as refused:
-        await tools.create(at, acme, slow, values={})
+        await tools.add(at, acme, slow, values={})
     assert refused.value.details["issues"][-1]["path"] == "timeout_s"
     with pytest.raises(InvalidRequest, match=r"^agent_ids: there is no agent 'gone'$"):
         await keys.add(at, "acme", agents=["gone"], agents_exist=True)

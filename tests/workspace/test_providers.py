@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from weftline.cases import providers
+from weftline.cases.providers import ProviderChanges
 from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.store.records import providers as rows
 from weftline.store.sealing import Vault
-from weftline.workspace import providers
 from weftline.workspace.context import Change, Workspaces
-from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of
+from weftline.workspace.providers import OfferedModel, ProviderSecrets, ProviderSpec, own_providers, spec_of
 
 SPEC = ProviderSpec(
     family="openai_chat",
@@ -22,33 +24,33 @@ SECRETS = ProviderSecrets("sk-1", {"X-Org": "acme"})
 
 
 async def test_a_stored_provider_is_ready_to_be_built(at: Workspaces, acme: int, changes: list[Change]) -> None:
-    row = await providers.create(at, acme, "mine", SPEC, SECRETS)
+    row = await providers.add(at, acme, "mine", SPEC, SECRETS)
     assert spec_of(row) == replace(SPEC, has_api_key=True, header_names=("X-Org",))
     assert b"sk-1" not in row.spec + (row.secrets or b"")
-    (own,) = await providers.own_providers(at, acme)
+    (own,) = await own_providers(at, acme)
     assert (own.id, own.version, own.problem) == (row.id, 1, "")
     assert own.settings.name == "mine" and own.settings.api_key == "sk-1"
     assert own.settings.options["headers"] == {"X-Org": "acme"}
     assert [model.vendor_id for model in own.settings.models] == ["small", "large"]
-    await providers.change(at, acme, "mine", ProviderChanges(any_model=True))
-    (own,) = await providers.own_providers(at, acme)
+    await providers.amend(at, acme, "mine", ProviderChanges(any_model=True))
+    (own,) = await own_providers(at, acme)
     assert own.version == 2 and own.settings.any_model is True and own.settings.api_key == "sk-1"
-    assert await providers.delete(at, acme, "mine") == row.id
+    assert await providers.remove(at, acme, "mine") == row.id
     assert changes == [Change("providers", acme)] * 3
 
 
 async def test_another_address_asks_for_the_secrets_again(at: Workspaces, acme: int) -> None:
-    row = await providers.create(at, acme, "mine", SPEC, SECRETS)
+    row = await providers.add(at, acme, "mine", SPEC, SECRETS)
     for moved in (
         ProviderChanges(base_url="https://evil.example"),
         ProviderChanges(base_url="https://evil.example", api_key="sk-2"),
         ProviderChanges(family="openai_responses", headers={}),
     ):
         with pytest.raises(InvalidRequest) as refused:
-            await providers.change(at, acme, row.id, moved)
+            await providers.amend(at, acme, row.id, moved)
         assert {issue["path"] for issue in refused.value.details["issues"]} <= {"api_key", "headers"}
     sent = ProviderChanges(base_url="https://proxy.example", api_key="sk-2", headers={})
-    changed = await providers.change(at, acme, row.id, sent)
+    changed = await providers.amend(at, acme, row.id, sent)
     assert spec_of(changed).base_url == "https://proxy.example" and spec_of(changed).header_names == ()
 
 
@@ -62,28 +64,28 @@ async def test_unworkable_settings_are_refused_at_their_field(at: Workspaces, ac
     }
     for field, (spec, values) in wrong.items():
         with pytest.raises(InvalidRequest) as refused:
-            await providers.create(at, acme, "mine", spec, values)
+            await providers.add(at, acme, "mine", spec, values)
         assert [issue["path"] for issue in refused.value.details["issues"]] == [field]
     with pytest.raises(InvalidRequest):
-        await providers.create(at, acme, "mine", SPEC, ProviderSecrets("env:OPENAI_API_KEY"))
-    assert (await providers.page(at, acme, limit=9)).rows == []
+        await providers.add(at, acme, "mine", SPEC, ProviderSecrets("env:OPENAI_API_KEY"))
+    assert (await at.records.read(rows.page(workspace=acme, after=0, limit=9))).rows == []
 
 
 async def test_a_provider_whose_key_cannot_be_read_says_so(at: Workspaces, acme: int, tmp_path: Path) -> None:
-    await providers.create(at, acme, "mine", SPEC, SECRETS)
+    await providers.add(at, acme, "mine", SPEC, SECRETS)
     elsewhere = Workspaces(at.records, Vault(tmp_path, environ={}), at.clock)
-    (own,) = await providers.own_providers(elsewhere, acme)
+    (own,) = await own_providers(elsewhere, acme)
     assert own.problem and own.settings.api_key is None
 
 
 async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, globex: int) -> None:
-    await providers.create(at, acme, "mine", SPEC, SECRETS)
-    other = await providers.create(at, acme, "other", SPEC, SECRETS)
-    await providers.create(at, globex, "mine", SPEC, SECRETS)
+    await providers.add(at, acme, "mine", SPEC, SECRETS)
+    other = await providers.add(at, acme, "other", SPEC, SECRETS)
+    await providers.add(at, globex, "mine", SPEC, SECRETS)
     with pytest.raises(Conflict):
-        await providers.create(at, acme, "mine", SPEC, SECRETS)
+        await providers.add(at, acme, "mine", SPEC, SECRETS)
     with pytest.raises(Conflict):
-        await providers.change(at, acme, other.id, ProviderChanges(name="mine"))
+        await providers.amend(at, acme, other.id, ProviderChanges(name="mine"))
     with pytest.raises(NotFound):
         await providers.find(at, globex, "other")
 
@@ -94,16 +96,16 @@ async def test_a_workspace_has_so_many_providers_and_models(
     monkeypatch.setattr(providers, "MAX_PER_WORKSPACE", 3)
     monkeypatch.setattr(providers, "MAX_MODELS_PER_WORKSPACE", 4)
     for name in ("one", "two"):
-        await providers.create(at, acme, name, SPEC, SECRETS)
+        await providers.add(at, acme, name, SPEC, SECRETS)
     with pytest.raises(InvalidRequest, match="at most 4 models together"):
-        await providers.create(at, acme, "three", SPEC, SECRETS)
-    await providers.create(at, acme, "three", replace(SPEC, models=(), any_model=True), SECRETS)
+        await providers.add(at, acme, "three", SPEC, SECRETS)
+    await providers.add(at, acme, "three", replace(SPEC, models=(), any_model=True), SECRETS)
     with pytest.raises(InvalidRequest, match="at most 4 models together"):
-        await providers.change(at, acme, "three", ProviderChanges(models=("small",)))
-    await providers.change(at, acme, "one", ProviderChanges(models=("other",)))
-    await providers.change(at, acme, "three", ProviderChanges(models=("small",)))
+        await providers.amend(at, acme, "three", ProviderChanges(models=("small",)))
+    await providers.amend(at, acme, "one", ProviderChanges(models=("other",)))
+    await providers.amend(at, acme, "three", ProviderChanges(models=("small",)))
     with pytest.raises(InvalidRequest, match="at most 3 providers"):
-        await providers.create(at, acme, "four", replace(SPEC, models=(), any_model=True), SECRETS)
-    await providers.create(at, globex, "one", SPEC, SECRETS)
-    page = await providers.page(at, acme, limit=2)
+        await providers.add(at, acme, "four", replace(SPEC, models=(), any_model=True), SECRETS)
+    await providers.add(at, globex, "one", SPEC, SECRETS)
+    page = await at.records.read(rows.page(workspace=acme, after=0, limit=2))
     assert [row.name for row in page.rows] == ["one", "two"] and page.more_after == page.rows[-1].key

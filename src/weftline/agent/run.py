@@ -188,7 +188,7 @@ class Run(Generic[OutputT]):
     async def messages(self) -> list[SavedMessage]:
         """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
-        facts = await host.stored.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
+        facts = await host.stored.logs.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
         return stored_messages(self.id, facts)
 
     async def status(self) -> Status:

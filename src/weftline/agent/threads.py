@@ -75,7 +75,7 @@ async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
     """Returns the runs of a thread that are newer than the key `after`, oldest first."""
     found: list[RunRow] = []
     before: int | None = None
-    while rows := await host.stored.runs(RunFilter(thread=thread, before=before, limit=_PAGE)):
+    while rows := await host.stored.logs.runs(RunFilter(thread=thread, before=before, limit=_PAGE)):
         before = rows[-1].key
         newer = [row for row in rows if row.key > after]
         found += newer
@@ -100,7 +100,7 @@ class Thread:
 
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
-        return [decode_message(message) for message in await host.stored.thread_messages(await self.key())]
+        return [decode_message(message) for message in await host.stored.logs.thread_messages(await self.key())]
 
     async def events(self, *, after: Cursor | None = None, live: bool = True) -> AsyncIterator[AnyEvent]:
         """The events of all runs of the thread and of their children, one run after the other, as one stream.

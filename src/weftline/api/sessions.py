@@ -213,7 +213,7 @@ async def _check_history(app: Host, thread: ThreadRow) -> None:
     """Refuses a message if the session's history is unreadable. Checked once per session and process."""
     if thread.key in app.read_sessions:
         return
-    stored = await app.engine.stored.thread_messages(thread.key)
+    stored = await app.engine.stored.logs.thread_messages(thread.key)
 
     def read() -> None:
         for message in stored:

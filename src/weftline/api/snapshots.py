@@ -69,7 +69,7 @@ async def projection_of(engine: Engine, key: int, run_id: str) -> DetailProjecti
     reader gets to them.
     """
     stored = engine.stored
-    row, first = await stored.row(key), await stored.entry(key, 1)
+    row, first = await stored.row(key), await stored.logs.entry(key, 1)
     thread = None if row is None else await stored.session_id(row.listed_under)
     created = None if first is None else first.body
     read = partial(facts_of, run_id, created=created, thread=thread)
@@ -81,7 +81,7 @@ async def projection_of(engine: Engine, key: int, run_id: str) -> DetailProjecti
     for head in await stored.logs.heads(key, kinds=NEEDED_HEADS):
         with suppress(*UNREADABLE):
             projection.learn(decode_fact.decode(head))
-    for one in await stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+    for one in await stored.logs.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
             projection.learn_whole(decode_fact.decode(one.head), one.body)
     return projection

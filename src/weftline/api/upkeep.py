@@ -75,7 +75,7 @@ async def unsupported_runs(at: Workspaces, runs: StoredRuns, *, workspace: str |
     key = None if workspace is None else await workspaces.find(at, workspace)
     found: list[UnsupportedRun] = []
     before: int | None = None
-    while rows := await runs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+    while rows := await runs.logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
         before = rows[-1].key
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)

@@ -8,11 +8,10 @@ from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.tools.arguments import names_absent, path_in
-from weftline.wire.models import Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos
 from weftline.wire.validation import path_of, words_of
 
-_Model = TypeVar("_Model", bound=Part)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tuple[UnknownField, ...]]:

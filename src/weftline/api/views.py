@@ -35,7 +35,7 @@ async def run_view(engine: StoredRuns, row: RunRow, *, max_bytes: int | None = N
     Raises `LargeEntry`, without reading it, if a required entry has more than `max_bytes`; `StoreError`
     (`log_damaged`) if one cannot be read, or `Conflict` (`unsupported_run`) if newer code has written the run.
     """
-    first = await engine.entry(row.key, 1, max_bytes=max_bytes)
+    first = await engine.logs.entry(row.key, 1, max_bytes=max_bytes)
     return await _view(engine, row, first, max_bytes=max_bytes)
 
 
@@ -65,7 +65,7 @@ async def receipt_of(engine: StoredRuns, row: RunRow) -> run_responses.CancelRec
     if row.status != "cancelled":
         return None
     try:
-        known = await engine.entry(row.key, 1, max_bytes=_BUILD_ON_LOOP_BYTES) is not None
+        known = await engine.logs.entry(row.key, 1, max_bytes=_BUILD_ON_LOOP_BYTES) is not None
     except LargeEntry:
         known = True
     # Retention removes the calls of a run together with its spec.
@@ -75,7 +75,7 @@ async def receipt_of(engine: StoredRuns, row: RunRow) -> run_responses.CancelRec
 async def _view(engine: StoredRuns, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:
     if row.damaged:
         raise errors.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
-    last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
+    last = await engine.logs.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
     parent = await engine.parent(row)
@@ -134,7 +134,7 @@ async def _latest_pause(engine: StoredRuns, row: RunRow) -> Item | None:
     """
     if row.status != "paused" or _only_waits(row):
         return None
-    found = await engine.newest_facts(row.key, kinds=(KIND[RunPaused], KIND[RunResumed]), limit=1, max_bytes=0)
+    found = await engine.logs.newest_facts(row.key, kinds=(KIND[RunPaused], KIND[RunResumed]), limit=1, max_bytes=0)
     return found[-1] if found else None
 
 
@@ -164,7 +164,7 @@ _COUNT_ON_LOOP = 200
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     """Returns what the ended runs of a thread used. Raises as `session_unreadable` says."""
-    ends = await engine.stored.ends_of_thread(thread)
+    ends = await engine.stored.logs.ends_of_thread(thread)
 
     def used() -> SessionUsage:
         heads = [decode_fact.decode(head) for head in ends]
@@ -182,7 +182,7 @@ async def session_unreadable(engine: Engine, thread: int, damaged: StoreError) -
     has continued it.
     """
     before: int | None = None
-    while rows := await engine.stored.runs(RunFilter(thread=thread, before=before)):
+    while rows := await engine.stored.logs.runs(RunFilter(thread=thread, before=before)):
         if any(max(row.format, row.thread_format) > FORMAT for row in rows):
             return Conflict("A newer version of Weftline has continued this session.", code="unsupported_run")
         before = rows[-1].key

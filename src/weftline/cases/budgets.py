@@ -265,10 +265,10 @@ async def over_run(at: Workspaces, runs: StoredRuns, row: RunRow, *, room: Room 
 async def _account(runs: StoredRuns, row: RunRow, *, room: Room) -> Account:
     """Reads from a run's log which accounts its calls are booked on."""
     try:
-        return await _read_account(row, await runs.entry(row.key, 1, max_bytes=LARGE_BYTES))
+        return await _read_account(row, await runs.logs.entry(row.key, 1, max_bytes=LARGE_BYTES))
     except LargeEntry as large:
         async with room(large.size):
-            return await _read_account(row, await runs.entry(row.key, 1))
+            return await _read_account(row, await runs.logs.entry(row.key, 1))
 
 
 async def _read_account(row: RunRow, first: Item | None) -> Account:

@@ -156,10 +156,10 @@ async def index(
     by: Principal,
     page: Page,
     *,
-    agent_id: Annotated[str | None, "Created with this agent."] = None,
-    user_id: Annotated[str | None, "Of this user."] = None,
-    tag: Annotated[str | None, "With this tag."] = None,
-    status: Annotated[Status | None, "Only these."] = None,
+    agent_id: Annotated[str, "Created with this agent."] | None = None,
+    user_id: Annotated[str, "Of this user."] | None = None,
+    tag: Annotated[str, "With this tag."] | None = None,
+    status: Annotated[Status, "Only these."] | None = None,
 ) -> ThreadPage:
     """Newest first."""
     allowed = by.agents

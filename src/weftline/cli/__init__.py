@@ -1,4 +1,4 @@
-"""The command line. Each command is a module, which is imported when it is called."""
+"""The command line. The module of a command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("weftline.cli.chat", "Talk to an agent from a Python file."),
     },
     "Folders of agents": {
-        "init": ("weftline.cli.init", "Write a small folder of agents to begin with."),
-        "check": ("weftline.cli.check", "Check a folder of agents: every problem, with file and line."),
-        "info": ("weftline.cli.info", "Show what a folder of agents has."),
+        "init": ("weftline.cli.folders:init", "Write a small folder of agents to begin with."),
+        "check": ("weftline.cli.folders:check", "Check a folder of agents: every problem, with file and line."),
+        "info": ("weftline.cli.folders:info", "Show what a folder of agents has."),
     },
     "Look": {
         "runs": ("weftline.cli.runs", "List, show, follow, steer, pause and cancel runs."),
         "sessions": ("weftline.cli.sessions", "List and show sessions: who said what, in which runs."),
         "calls": ("weftline.cli.calls", "List the calls of runs."),
-        "compare": ("weftline.cli.compare", "Show two runs side by side."),
+        "compare": ("weftline.cli.ended_runs:compare", "Show two runs side by side."),
         "models": ("weftline.cli.models", "List the models that runs can use."),
         "doctor": ("weftline.cli.doctor", "Show what needs a person, and which runs a deploy would affect."),
     },
     "People": {
-        "awaits": ("weftline.cli.awaits", "List what runs ask people."),
-        "approve": ("weftline.cli.approve", "Approve what a run asks about."),
-        "deny": ("weftline.cli.deny", "Deny what a run asks about."),
-        "answer": ("weftline.cli.answer", "Answer a run's question."),
-        "grants": ("weftline.cli.grants", "List what people allowed a run to do."),
+        "awaits": ("weftline.cli.awaits:awaits", "List what runs ask people."),
+        "approve": ("weftline.cli.awaits:approve", "Approve what a run asks about."),
+        "deny": ("weftline.cli.awaits:deny", "Deny what a run asks about."),
+        "answer": ("weftline.cli.awaits:answer", "Answer a run's question."),
+        "grants": ("weftline.cli.awaits:grants", "List what people allowed a run to do."),
     },
     "Change and repeat": {
-        "fork": ("weftline.cli.fork", "Continue from a turn of a run, as a new run."),
+        "fork": ("weftline.cli.ended_runs:fork", "Continue from a turn of a run, as a new run."),
         "replay": ("weftline.cli.replay", "Run a run again from its log, and compare."),
-        "export": ("weftline.cli.export", "Write a run to a file."),
-        "import": ("weftline.cli.import_", "Add the runs of a file to a store."),
+        "export": ("weftline.cli.ended_runs:export", "Write a run to a file."),
+        "import": ("weftline.cli.ended_runs:import_", "Add the runs of a file to a store."),
     },
     "Workspaces and keys": {
         "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
@@ -55,18 +55,21 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "mcp": ("weftline.cli.mcp", "Logins for MCP servers that runs use."),
     },
     "Store": {
-        "backup": ("weftline.cli.backup", "Copy the store while it is in use."),
-        "restore": ("weftline.cli.restore", "Turn a backup into a store."),
-        "resume": ("weftline.cli.resume", "Let the runs of a restored store continue."),
-        "salvage": ("weftline.cli.salvage", "Copy what can be read of a damaged store."),
-        "retention": ("weftline.cli.retention", "Remove old logs."),
-        "vacuum": ("weftline.cli.vacuum", "Return unused space to the disk."),
+        "backup": ("weftline.cli.store:backup", "Copy the store while it is in use."),
+        "restore": ("weftline.cli.store:restore", "Turn a backup into a store."),
+        "resume": ("weftline.cli.store:resume", "Let the runs of a restored store continue."),
+        "salvage": ("weftline.cli.store:salvage", "Copy what can be read of a damaged store."),
+        "retention": ("weftline.cli.store:retention", "Remove old logs."),
+        "vacuum": ("weftline.cli.store:vacuum", "Return unused space to the disk."),
     },
     "Shell": {
         "completion": ("weftline.cli.completion", "Complete commands and options in your shell."),
     },
 }
-"""By group: command name -> module and one line of help, so that listing the commands imports none of them."""
+"""By group: command name -> module and one line of help, so that listing the commands imports none of them.
+
+The command is the module's `command`, unless its name follows.
+"""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
@@ -77,7 +80,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name or "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -189,6 +189,13 @@ def fallback_failed(reason: str) -> str:
     return f"it failed while the arguments were checked: {reason.rstrip('.')}"
 
 
+FAILED = "The tool failed."
+
+
+def missing_variables(names: Sequence[str]) -> str:
+    return f"The tool cannot run: nothing gives a value to {', '.join(names)}."
+
+
 def in_doubt(tool: str) -> str:
     return (
         f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "

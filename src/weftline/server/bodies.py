@@ -14,12 +14,11 @@ from weftline.errors import InvalidRequest
 from weftline.server.declared import Body
 from weftline.wire.json_text import decode_object
 from weftline.wire.limits import MAX_BODY_BYTES
-from weftline.wire.models import Part
 from weftline.wire.unknown_fields import UnknownField
 from weftline.wire.validation import json_words
 
 T = TypeVar("T")
-_Model = TypeVar("_Model", bound=Part)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def struct_body(struct: type[T], *, limit_bytes: int) -> Body[T]:

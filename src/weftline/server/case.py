@@ -18,6 +18,7 @@ from inspect import signature
 from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from msgspec.json import encode
+from pydantic import BaseModel
 
 from weftline.api.principal import Principal
 from weftline.cases.base import Body as SentBody
@@ -29,7 +30,6 @@ from weftline.server.http import Headers, Request, Response, idempotency, idempo
 from weftline.server.router import Handler
 from weftline.server.routes.lists import CURSOR, LIMIT, STORED_LIMIT, one_of, page_limit, parameter, stored_page
 from weftline.wire.limits import MAX_BODY_BYTES
-from weftline.wire.models import Part
 from weftline.wire.responses import Ok
 
 _OF_LISTS = {"limit": LIMIT, "cursor": CURSOR}
@@ -106,7 +106,7 @@ def case(
 
 
 def _body(model: type[Any], *, limit_bytes: int, optional: bool) -> Body[Any]:
-    if issubclass(model, Part):
+    if issubclass(model, BaseModel):
         return model_body(model, limit_bytes=limit_bytes, optional=optional)
     return struct_body(model, limit_bytes=limit_bytes)
 

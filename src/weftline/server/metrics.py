@@ -61,7 +61,7 @@ class MetricsPage:
         """The runs that have not ended, by status: from the store, as most of them may not be in memory."""
         began_s = time.monotonic()
         if began_s >= self._count_again_s:
-            count = self._engine.stored.count_runs
+            count = self._engine.stored.logs.count_runs
             self._unfinished = {status: await count(RunFilter(statuses=(status,))) for status in _UNFINISHED}
             took_s = time.monotonic() - began_s
             if took_s > _QUICK_S:

@@ -149,7 +149,7 @@ class Mounted:
             app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app)
         )
         app.schedules_changed = alarm.changed
-        app.logins_changed = stored.tools.forget_logins
+        app.logins_changed = stored.tools.pool.forget_logins
 
         app.own_tools = partial(loaded_tools, engine._own_tools)
         if stored.own_socket is not None:

@@ -286,7 +286,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     app.webhooks_changed = deliveries.changed
     alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
     app.schedules_changed = alarm.changed
-    app.logins_changed = dialled.forget_logins
+    app.logins_changed = dialled.pool.forget_logins
 
     app.own_tools = partial(loaded_tools, own_tools)
     own_socket = OwnSocket(store, lambda: app)

@@ -45,7 +45,7 @@ async def _asked(app: App, run: RunRow, id: str) -> tuple[OpenAwait, bool]:
     """Returns a question, and whether it is still open."""
     for still in await app.engine.stored.awaits(AwaitFilter(workspace=run.workspace, run=run.key, id=id, limit=1)):
         return still, True
-    asked = await app.engine.stored.newest_facts(
+    asked = await app.engine.stored.logs.newest_facts(
         run.key, kinds=(KIND[AwaitOpened],), limit=_MANY, max_bytes=_MANY_BYTES
     )
     for fact in asked:

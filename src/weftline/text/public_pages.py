@@ -21,6 +21,7 @@ PAGES = (
     "weftline.errors",
     "weftline.testing",
     "weftline.sandbox",
+    "weftline.threads",
     "weftline.client",
 )
 """In the order in which a name is looked for: what is in several is rarely meant for the client."""

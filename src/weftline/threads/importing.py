@@ -39,11 +39,13 @@ class Generation:
         _Finder.installed().generations[self.package] = self
 
     def module_of(self, file: Path) -> str:
-        """Returns the name under which a file is imported. Brackets and dots, which routes have, become `_`."""
+        """Returns the name under which a file is imported.
+
+        Brackets, dots and dashes, which names of modules cannot have, become `_` before a digest of the name, so that
+        `find-it.py` is not taken for `find_it.py`.
+        """
         parts = file.absolute().relative_to(self.root).with_suffix("").parts
-        name = ".".join([self.package, *[one if one.isidentifier() else _identifier(one) for one in parts]])
-        while self._named.get(name, file) != file:
-            name += "_"
+        name = ".".join([self.package, *[one if one.isidentifier() else _distinct(one) for one in parts]])
         for depth in range(1, len(parts)):
             folder = ".".join(name.split(".")[: depth + 1])
             self._named.setdefault(folder, self.root.joinpath(*parts[:depth]))
@@ -127,6 +129,11 @@ def checking(active: bool) -> Generator[None]:
             os.environ.pop(CHECKING)
             if before is not None:
                 os.environ[CHECKING] = before
+
+
+def _distinct(text: str) -> str:
+    digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=4).hexdigest()
+    return f"_{_identifier(text)}_{digest}"
 
 
 def _identifier(text: str) -> str:

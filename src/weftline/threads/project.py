@@ -10,6 +10,7 @@ with the others: `read_project` lists all of it, and `checking.load_project` rai
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +111,7 @@ def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
     root = Path(path).expanduser()
     if not is_project(root):
         raise ProjectError(root, (Problem(file=str(root), line=1, message=_not_a_project(root)),))
-    reading = _Reading(root)
+    reading = _Reading(root, only_checking=only_checking)
     with checking(only_checking):
         for folder, kind in FOLDERS.items():
             for file in _files_of(root / "agents" / folder, deep=kind == "endpoint"):
@@ -144,8 +145,9 @@ def _files_of(folder: Path, *, deep: bool) -> Iterator[Path]:
 class _Reading:
     """Reads the files of one folder, and collects definitions and problems."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, only_checking: bool = False) -> None:
         self.root = root
+        self._only_checking = only_checking
         self.generation = Generation(root)
         self.found: dict[Kind, dict[str, AnyDefinition]] = {kind: {} for kind in KINDS.values()}
         self.origins: dict[tuple[Kind | str, str], Origin] = {}
@@ -189,7 +191,8 @@ class _Reading:
         source = Source(text, str(file))
         self.sources[str(file)] = source
         try:
-            module = self.generation.load(file.absolute())
+            with self._deprecations(file):
+                module = self.generation.load(file.absolute())
         except DefinitionError as error:
             line, _ = import_problem(error, file.absolute(), str(file))
             for one in error.issues:
@@ -201,6 +204,19 @@ class _Reading:
             self.problem(file, line, message)
             return
         self._take(file, source, kind, _definitions_in(module, source))
+
+    @contextmanager
+    def _deprecations(self, file: Path) -> Generator[None]:
+        """Takes the old spellings that a file has as warnings of it, if it is only checked; else Python says so."""
+        if not self._only_checking:
+            yield
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DeprecationWarning)
+            yield
+        for one in caught:
+            if one.filename == str(file.absolute()):
+                self.warnings.append(Problem(file=str(file), line=one.lineno, message=str(one.message)))
 
     def _take(self, file: Path, source: Source, kind: Kind, found: dict[str, AnyDefinition]) -> None:
         wanted = "an endpoint or a controller" if kind == "endpoint" else _with_article(kind)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from weftline import prompts
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptToolConfig
 from weftline.threads.state import BlockingThread, LiveThread
@@ -52,8 +53,7 @@ class ThreadTool(FunctionTool[..., Any, Any]):
             needed = [one.name for one in self.definition.variables if one.required]
             missing = await state.variables.missing(needed)
             if missing:
-                names = ", ".join(missing)
-                return ToolOutput.of(f"The tool cannot run: the variable {names} has no value.", is_error=True)
+                return ToolOutput.of(prompts.calls.missing_variables(missing), is_error=True)
             context.deps = state
             try:
                 return await super().invoke(args, context)
@@ -80,7 +80,7 @@ def _converted(value: Any) -> Any:
     if not isinstance(value, ToolResult):
         return value
     if value.status == "error":
-        raise ToolFailed(value.error or "The tool failed.")
+        raise ToolFailed(value.error or prompts.calls.FAILED)
     return value.result
 
 

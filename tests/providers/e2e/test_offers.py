@@ -88,7 +88,7 @@ async def run_of(engine: OwnedEngine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
     workspace = await engine.workspace("acme")
     row = await played(engine, workspace, model)
-    last = await engine.stored.entry(row.key, row.next_seq - 1)
+    last = await engine.stored.logs.entry(row.key, row.next_seq - 1)
     assert last is not None and last.kind == "run.ended"
     return row.status, json.loads(last.head)
 

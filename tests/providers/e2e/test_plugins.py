@@ -148,7 +148,7 @@ async def catalog(store: MemoryStore) -> AsyncGenerator[tuple[OwnedEngine, Catal
 async def finished(engine: OwnedEngine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
     """Runs `model` to its end: its status, the failures of its attempts, and its terminal entry."""
     row = await played(engine, workspace, model)
-    entries = [await engine.stored.entry(row.key, seq) for seq in range(1, row.next_seq)]
+    entries = [await engine.stored.logs.entry(row.key, seq) for seq in range(1, row.next_seq)]
     failed = [entry.body for entry in entries if entry is not None and entry.kind == "attempt.failed"]
     last = entries[-1]
     assert last is not None and last.kind == "run.ended"

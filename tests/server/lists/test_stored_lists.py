@@ -97,6 +97,10 @@ async def test_runs_that_said_much_are_listed_few_at_time(api: Api) -> None:
 
 async def test_a_list_of_runs_does_not_read_their_specs() -> None:
     class Source:
+        @property
+        def logs(self) -> Source:
+            return self
+
         async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
             raise AssertionError(f"entry {seq} was read")
 

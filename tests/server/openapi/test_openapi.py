@@ -29,14 +29,15 @@ from schemathesis.specs.openapi.checks import (
 from commands import new_secret
 from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.api.schemas.provided import ResultsModel
-from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
-from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.cases.agents import AgentModel
 from weftline.cases.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.cases.budgets import BudgetLimitsModel
 from weftline.cases.keys import NewKey
+from weftline.cases.leases import ClaimModel, LeaseModel
+from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
+from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
@@ -45,7 +46,6 @@ from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
 from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
 from weftline.testing import ServerProcess
-from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
 
 from ..kit import Json

@@ -68,7 +68,8 @@ CALM = Odds(
 class Bug(Build):
     """A mistake in one of the parts, and the rules by which it may be noticed.
 
-    It is looked for in histories of one kind, with `odds` and orders (`provoke`) that make what it needs frequent.
+    It is looked for in histories of one kind, with `odds` and orders (`provoke`) that make what it needs frequent. The
+    seeds begin where it is noticed soon; if code that changes draws other numbers, it takes some more.
     """
 
     def __init__(
@@ -83,12 +84,13 @@ class Bug(Build):
         alarm: Callable[..., Any] = Alarm,
         schedules: type[ScheduleAlarm] = ScheduleAlarm,
         among: Kind = ANY,
+        first: int = 0,
         odds: Odds | None = None,
         provoke: Callable[[Order], None] | None = None,
     ) -> None:
         self.name = name
         self.rules = frozenset(rules.split())
-        self.among = among
+        self.seeds = among.seeds(first)
         self.odds = odds or Odds()
         self._provoke = provoke
         self.rings = alarm

@@ -92,10 +92,10 @@ class LeavesChildrenAlone(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("begins_children_apart", "H1 C1 C4 C6 C9", log=BeginsChildrenApart, among=AGENTS, odds=MANY_KILLS),
+    Bug("begins_children_apart", "H1 C1 C4 C6 C9", log=BeginsChildrenApart, among=AGENTS, odds=MANY_KILLS, first=47),
     Bug("wakes_no_parents", "C6", log=WakesNoParents, among=AGENTS, odds=KILLS),
     Bug("counts_nothing_below", "H3", engine=CountsNothingBelow, among=AGENTS),
     Bug("lifts_budgets_below", "B3", log=LiftsBudgetsBelow, among=AGENTS_UNDER_BUDGETS),
     Bug("mixes_up_children", "H2", carry_out=mixes_up_children, among=AGENTS),
-    Bug("leaves_children_alone", "C6 C9", engine=LeavesChildrenAlone, among=AGENTS, odds=CALM),
+    Bug("leaves_children_alone", "C6 C9", engine=LeavesChildrenAlone, among=AGENTS, odds=CALM, first=103),
 )

@@ -49,5 +49,5 @@ def _in_a_hurry(state: State) -> State:
 
 BUGS = (
     Bug("anybody_answers", "L1", engine=AnybodyAnswers, among=LEASES),
-    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), among=LEASES),
+    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), among=LEASES, first=21),
 )

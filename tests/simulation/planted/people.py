@@ -115,7 +115,7 @@ def _waits_briefly(order: Order) -> None:
 BUGS = (
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, among=PEOPLE),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, among=PEOPLE),
-    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, among=PEOPLE),
+    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, among=PEOPLE, first=10),
     Bug(
         "forgets_when_an_answer_is_due",
         "D1",
@@ -123,13 +123,25 @@ BUGS = (
         among=PEOPLE,
         odds=CALM,
         provoke=_waits_briefly,
+        first=10,
     ),
-    Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, among=PEOPLE),
-    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE, odds=CALM),
-    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), among=QUESTIONS, odds=KILLS),
+    Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, among=PEOPLE, first=7),
+    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE, odds=CALM, first=37),
     Bug(
-        "asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), among=QUESTIONS
+        "reports_doubts",
+        "A4",
+        step=lambda: DecidesOnAnotherState(_reporting_doubts),
+        among=QUESTIONS,
+        odds=KILLS,
+        first=28,
+    ),
+    Bug(
+        "asks_for_nothing_that_is_missing",
+        "A3",
+        step=lambda: DecidesOnAnotherState(_missing_nothing),
+        among=QUESTIONS,
+        first=28,
     ),
     Bug("asks_the_tool_again", "A3 K2", step=lambda: DecidesOnAnotherState(_asking_the_tool_again), among=QUESTIONS),
-    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, among=QUESTIONS),
+    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, among=QUESTIONS, first=33),
 )

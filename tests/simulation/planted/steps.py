@@ -61,14 +61,14 @@ def leaves_out_what_it_was_told(state: State, work: WorkingSet, facts: Sequence[
 
 
 BUGS = (
-    Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5 B1 B2", step=WritesADecisionAgain),
+    Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5 B1 B2", step=WritesADecisionAgain, first=2),
     Bug(
         "goes_on_as_if_nothing_were_lost",
         "K2 K13 C3 C4 C6 C12",
         step=lambda: goes_on_as_if_nothing_were_lost,
         odds=KILLS,
     ),
-    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first=5),
     Bug(
         "forgets_deadlines_while_commands_run",
         "D1 D2",

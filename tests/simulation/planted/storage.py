@@ -146,7 +146,7 @@ def _epochs(inner: LogStore) -> Any:
 
 
 BUGS = (
-    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, odds=KILLS),
+    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, odds=KILLS, first=2),
     Bug("misses_a_row", "M1", log=MissesARow, odds=KILLS),
     Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder, odds=KILLS),
     Bug(
@@ -155,6 +155,7 @@ BUGS = (
         log=ReadsTheConversationOfAnother,
         among=LEASES,
         odds=KILLS,
+        first=99,
     ),
     Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother, odds=Odds(threads=(2,))),
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
@@ -167,7 +168,7 @@ BUGS = (
         log=SaysYesToAWriteThatFailed,
         odds=Odds(refuses=1.0),
     ),
-    Bug("notes_no_trial", "C13", log=NotesNoTrial),
+    Bug("notes_no_trial", "C13", log=NotesNoTrial, first=4),
     Bug("looks_up_no_given_ids", "C1 C4", log=LooksUpNoGivenIds, among=GIVEN_IDS),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, odds=KILLS),
 )

@@ -82,7 +82,7 @@ class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, among=PEOPLE),
+    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, among=PEOPLE, first=16),
     Bug(
         "drops_early_timers",
         "C6 D1",
@@ -97,6 +97,7 @@ BUGS = (
         among=CODE,
         odds=CALM,
         provoke=asks_in_vain,
+        first=30,
     ),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

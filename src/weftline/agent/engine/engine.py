@@ -230,7 +230,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             case "providers" if self._stored is not None:
                 await self._stored.catalogs.refresh(change.workspace)
             case "logins" if self._stored is not None:
-                self._stored.tools.forget_logins(change.workspace)
+                self._stored.tools.pool.forget_logins(change.workspace)
             case _:
                 pass
 
@@ -484,7 +484,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     async def _history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
         row = await host.stored.find(run_id, workspace=self._workspace)
-        stored = await host.stored.thread_messages(row.thread) if row.thread is not None else []
+        stored = await host.stored.logs.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
     async def _begin_fork(

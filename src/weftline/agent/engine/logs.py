@@ -114,9 +114,9 @@ async def page_of_runs(
         with_children=query.children,
     )
     if prefix is None:
-        rows = await host.stored.runs(wanted)
+        rows = await host.stored.logs.runs(wanted)
     elif finding.is_prefix(prefix):
-        rows = await finding.runs_with_prefix(host.stored.runs, prefix, wanted)
+        rows = await finding.runs_with_prefix(host.stored.logs.runs, prefix, wanted)
     else:
         raise InvalidRequest(f"id_prefix: {prefix!r} is not the beginning of a run's id.")
     names, metadata = await _names_of(at, workspace, query.agent), query.metadata.items()
@@ -173,7 +173,7 @@ _decode_plan_metadata = Decoder(_PlanMetadata).decode
 
 async def _given(host: Engine, row: RunRow) -> _Given:
     """Reads what a run was started with, as far as it can still be read."""
-    created = await host.stored.entry(row.key, 1)
+    created = await host.stored.logs.entry(row.key, 1)
     try:
         of_client = decode(row.metadata, type=dict[str, Any])
         if created is None:
@@ -240,12 +240,12 @@ async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPl
     """Returns the unfinished runs whose plans `knows` rejects, newest first."""
     found: list[str] = []
     before: int | None = None
-    while rows := await host.stored.runs(
+    while rows := await host.stored.logs.runs(
         RunFilter(workspace=workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
     ):
         before = rows[-1].key
         for row in rows:
-            created = await host.stored.entry(row.key, 1)
+            created = await host.stored.logs.entry(row.key, 1)
             if created is None:
                 continue
             plan = decode_plan(decode_created(created.body).plan, limits_of(created.head))
@@ -259,7 +259,7 @@ def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
 
     async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Item]:
         found = key if run == run_id else ids.key_of(run)
-        return await host.stored.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
+        return await host.stored.logs.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
 
     return facts_of
 
@@ -285,7 +285,7 @@ class RecentLogs:
 async def _with_children(host: Engine, key: int) -> list[int]:
     """Returns a run and all runs below it."""
     found = [key]
-    for fact in await host.stored.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
+    for fact in await host.stored.logs.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
         head = decode_fact.decode(fact.head)
         if isinstance(head, CallStarted) and head.child:
             found += await _with_children(host, ids.key_of(head.child))

@@ -70,7 +70,7 @@ class StoredResources:
             from weftline.server.local_serving import app_beside  # only a command needs it
 
             made = app_beside(host, self.store, self.catalogs)
-            made.logins_changed = self.tools.forget_logins
+            made.logins_changed = self.tools.pool.forget_logins
             return made
 
         self.own_socket = OwnSocket(self.store, app)

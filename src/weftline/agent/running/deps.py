@@ -211,8 +211,8 @@ def with_model(server: ServerToolset, tools: Sequence[Tool]) -> Sequence[Tool]:
         return tools
     sampler = Sampler(server.name, taken=[one.spec.name for one in tools])
     for one in tools:
-        if hasattr(one, "model"):
-            one.model = sampler.name  # type: ignore[attr-defined]
+        if hasattr(one, "ask_through"):
+            one.ask_through(model=sampler.name)  # type: ignore[attr-defined]
     return [*tools, sampler]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weftline.errors import no_such_run
 from weftline.runtime.people.grants import LoggedGrant, grants_of
 from weftline.runtime.reads.calls import (
@@ -21,7 +19,7 @@ from weftline.runtime.reads.finding import StoredNames, row_of
 from weftline.runtime.reads.relatives import awaits_of, parent_of
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
 from weftline.store.base import LogReader, LogStore
-from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, OpenAwait, RunRow
 
 
 class StoredRuns:
@@ -80,41 +78,10 @@ class StoredRuns:
     async def row(self, key: int) -> RunRow | None:
         return await self._log_store.run(key)
 
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """Runs that match, newest first."""
-        return await self._log_store.runs(wanted)
-
-    async def count_runs(self, wanted: RunFilter) -> int:
-        """Returns the number of runs that match, wherever the page begins."""
-        return await self._log_store.count_runs(wanted)
-
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
         """The open questions to people, by run and id."""
         return await awaits_of(self._log_store, wanted)
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
-        """One entry of a run's log; None when there is none or retention has removed it.
-
-        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
-        """
-        return await self._log_store.entry(key, seq, max_bytes=max_bytes)
-
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
-        """The last facts of these kinds in a run's log, in order: as many as fit, and at least one."""
-        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
-
     async def session_id(self, thread: int | None) -> str | None:
         """The public session id of a thread."""
         return None if thread is None else await self._names.session(thread)
-
-    async def ends_of_thread(self, thread: int) -> list[bytes]:
-        """The heads of the terminal entries of a thread's runs, in order."""
-        return await self._log_store.ends_of_thread(thread)
-
-    async def thread_messages(self, thread: int) -> list[bytes]:
-        """The messages of a thread, oldest first."""
-        return await self._log_store.thread_messages(thread)
-
-    async def thread_size(self, thread: int) -> int:
-        """The size of a thread's messages in bytes."""
-        return await self._log_store.thread_size(thread)

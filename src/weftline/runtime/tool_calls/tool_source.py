@@ -155,7 +155,7 @@ class DialledTools(ServerTools):
         self._vault = vault
         self._dialer = dialer
         self._logins = StoredLogins(records, vault, dialer)
-        self._pool = pool or McpPool(dialer, credentials=self._logins.find, asked=Responders("ask"))
+        self.pool = pool or McpPool(dialer, credentials=self._logins.find, asked=Responders("ask"))
         self._forms = A2AForms()
         self._cancellations = Cancellations()
         self._sandbox: Sandbox | None = None
@@ -163,14 +163,10 @@ class DialledTools(ServerTools):
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that they keep their tools if a server goes down later."""
 
-    def forget_logins(self, workspace: int | None = None) -> None:
-        """Reads a workspace's logins at MCP servers again, after one was created or deleted."""
-        self._pool.forget_logins(workspace)
-
     async def aclose(self) -> None:
         if self._sandbox is not None:
             await self._sandbox.close()
-        await self._pool.aclose()
+        await self.pool.aclose()
         await self._cancellations.aclose()
         await self._logins.aclose()
         await self._dialer.aclose()
@@ -292,7 +288,7 @@ class DialledTools(ServerTools):
         if cached is not None:
             return cached
         try:
-            entries = await list_tools(self._pool, address)
+            entries = await list_tools(self.pool, address)
         except McpUnavailable as error:
             logger.info("the MCP server %s is unavailable: %s", name, error)
             return str(error)
@@ -306,12 +302,12 @@ class DialledTools(ServerTools):
     ) -> list[Tool]:
         if isinstance(catalog, str) or isinstance(address, StoreError):
             return [unavailable(ref.name, str(catalog))]
-        found = offered(ref.name, catalog, pool=self._pool, address=address, tool_filter=ref.tool_filter, taken=taken)
+        found = offered(ref.name, catalog, pool=self.pool, address=address, tool_filter=ref.tool_filter, taken=taken)
         if not ref.asks_people:
             return [*found]
         question = ServerQuestion(ref.name, taken={*taken, *[one.name for one in found]})
         for one in found:
-            one.question = question.spec.name
+            one.ask_through(question=question.spec.name)
         return [*found, question]
 
 

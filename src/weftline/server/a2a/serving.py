@@ -225,7 +225,7 @@ class Serving:
             by_change=True,
             before_change=page_cursor(query.page) if query.page else None,
         )
-        found = await self._engine.stored.runs(wanted)
+        found = await self._engine.stored.logs.runs(wanted)
         tasks: list[Task] = []
         size = taken = 0
         for row in found[: query.limit]:
@@ -238,7 +238,7 @@ class Serving:
                 tasks.append(task)
         last = found[taken - 1] if taken < len(found) else None
         next_page = f"{last.changed_at}-{last.key}" if last is not None else ""
-        total = await self._engine.stored.count_runs(wanted)
+        total = await self._engine.stored.logs.count_runs(wanted)
         return self._dialect.listed(tasks, query=query, total=total, next_page=next_page)
 
     async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:

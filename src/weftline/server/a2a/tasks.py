@@ -218,7 +218,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     stored: list[Item] = []
     for kinds in (_CONVERSATION, _CALLS) if run.outline.asks_client else (_CONVERSATION,):
         limit = max(_LOOK_BACK, history)
-        stored += await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+        stored += await engine.stored.logs.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     stored.sort(key=lambda one: one.seq)
     # Nothing newer than the row: followers of the task get that as an event.
     newer = row.format > FORMAT
@@ -304,7 +304,7 @@ def _message_of(run: RunView, fact: _Read) -> TaskMessage | None:
 
 async def _input(engine: Engine, row: RunRow, run: RunView) -> list[TaskMessage]:
     """Returns the run's input; empty if retention has removed it."""
-    first = await engine.stored.entry(row.key, 1)
+    first = await engine.stored.logs.entry(row.key, 1)
     if first is None:
         return []
     try:
@@ -329,7 +329,7 @@ def _given(message: User | Assistant, id: str) -> TaskMessage:
 async def has_received(engine: Engine, key: int, answer: AwaitAnswer) -> bool:
     """Returns True if the run, or one below it, has already received this answer from this very request."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
-    for one in await engine.stored.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
+    for one in await engine.stored.logs.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
         if one.kind == KIND[AwaitClosed]:
             if one.body and bodies.decode_answer(one.body).sent == answer.digest:
                 return True
@@ -342,7 +342,7 @@ async def has_received(engine: Engine, key: int, answer: AwaitAnswer) -> bool:
 
 async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
     """Returns True if a run is a descendant of the task's run."""
-    first = await engine.stored.entry(row.key, 1)
+    first = await engine.stored.logs.entry(row.key, 1)
     if first is None:
         return False
     head = decode_fact.decode(first.head)
@@ -352,7 +352,7 @@ async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
     """Returns True if the run's recent messages include one with this id and text."""
     for kind in (KIND[MessageQueued], KIND[CallClosed]):
-        stored = await engine.stored.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
+        stored = await engine.stored.logs.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
         if any(_is_delivery(one, message_id, text) for one in stored):
             return True
     return False

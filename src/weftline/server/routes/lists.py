@@ -66,9 +66,9 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
 async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Response:
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
-        rows = await app.engine.stored.runs(matching)
+        rows = await app.engine.stored.logs.runs(matching)
     elif finding.is_prefix(prefix):
-        rows = await finding.runs_with_prefix(app.engine.stored.runs, prefix, matching)
+        rows = await finding.runs_with_prefix(app.engine.stored.logs.runs, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []

@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.api.schemas.oauth import OAuthApps, OAuthGrants, app_json, grant_json
-from weftline.api.schemas.users import User, user_json
 from weftline.api.thread_imports import import_export
 from weftline.api.upkeep import Trimmed, UnsupportedRun, shrink, trim, unsupported_runs
 from weftline.cases import keys
@@ -145,6 +144,13 @@ class CreatedUser(Struct):
     id: str
 
 
+class User(Struct, frozen=True, rename="camel"):
+    id: str
+    email: str
+    workspaces: tuple[str, ...]
+    created_at: str
+
+
 class Users(Struct):
     users: list[User]
 
@@ -158,6 +164,10 @@ _NEW_USER = struct_body(NewUser, limit_bytes=_BODY_BYTES)
 _NEW_PASSWORD = struct_body(NewPassword, limit_bytes=_BODY_BYTES)
 
 
+def _shown_user(profile: users.Profile) -> User:
+    return User(profile.user.id, profile.user.email, profile.workspaces, iso(profile.user.created_at))
+
+
 async def create_user(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_NEW_USER)
     made = await users.create_user(app.workspaces, email=sent.email, password=sent.password, slugs=sent.workspaces)
@@ -166,11 +176,11 @@ async def create_user(app: App, request: Request, principal: Principal) -> Respo
 
 async def list_users(app: App, request: Request, principal: Principal) -> Response:
     found = await users.list_users(app.workspaces, slug=request.query_value("workspace"))
-    return Response(encode(Users([user_json(one) for one in found])))
+    return Response(encode(Users([_shown_user(one) for one in found])))
 
 
 async def read_user(app: App, request: Request, principal: Principal) -> Response:
-    return Response(encode(user_json(await users.show_user(app.workspaces, email=request.params["email"]))))
+    return Response(encode(_shown_user(await users.show_user(app.workspaces, email=request.params["email"]))))
 
 
 async def set_password(app: App, request: Request, principal: Principal) -> Response:

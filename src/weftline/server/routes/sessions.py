@@ -66,7 +66,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, principal, request.params["sessionId"])
-    size = row.spec_bytes + await app.engine.stored.thread_size(row.key)
+    size = row.spec_bytes + await app.engine.stored.logs.thread_size(row.key)
     make = partial(_snapshot, app, row, size=size, calls=one_of(request, _CALLS) == "true")
     if size > LARGE_BYTES:
         return partial(app.large.make_and_send, request, principal.slug, size=size, make=make)
@@ -86,8 +86,8 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int, calls: bool) -> Resp
         metadata=decode(row.metadata, type=dict[str, str]),
         usage=await session_usage(app.engine, row.key),
     )
-    stored = await app.engine.stored.thread_messages(row.key)
-    find, calls_of = app.engine.stored.runs, app.engine.stored.calls if calls else None
+    stored = await app.engine.stored.logs.thread_messages(row.key)
+    find, calls_of = app.engine.stored.logs.runs, app.engine.stored.calls if calls else None
     said_in = await origins(find, app.workspaces, row, calls=calls_of)
 
     def made() -> bytes:
@@ -104,12 +104,12 @@ async def events(app: App, request: Request, principal: Principal) -> Response |
     last, before = number_of(request, _LAST), number_of(request, _BEFORE)
     if one_of(request, _FULL):
         last = before = None
-    size = await app.engine.stored.thread_size(row.key)
+    size = await app.engine.stored.logs.thread_size(row.key)
     identity = ids.session_id(row.key, row.salt)
 
     async def make() -> Response:
-        stored = await app.engine.stored.thread_messages(row.key)
-        said_in = await origins(app.engine.stored.runs, app.workspaces, row)
+        stored = await app.engine.stored.logs.thread_messages(row.key)
+        said_in = await origins(app.engine.stored.logs.runs, app.workspaces, row)
 
         def made() -> bytes:
             messages = zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)])

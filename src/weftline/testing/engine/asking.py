@@ -138,7 +138,7 @@ async def an_await_survives_the_process(bench: Bench) -> None:
 
 async def _so_far(bench: Bench, run: Run) -> list[str]:
     kinds = ("await.opened", "run.adopted", "turn.completed", "call.started")
-    found = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
+    found = await bench.engine.stored.logs.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
     return [fact.kind for fact in found]
 
 

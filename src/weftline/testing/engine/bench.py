@@ -192,7 +192,7 @@ class Bench:
 
     async def count(self, run: Run, kind: type[Fact]) -> int:
         """Returns how many facts of a kind the store has by now."""
-        return len(await self.engine.stored.newest_facts(run.key, kinds=(KIND[kind],), limit=99, max_bytes=2**20))
+        return len(await self.engine.stored.logs.newest_facts(run.key, kinds=(KIND[kind],), limit=99, max_bytes=2**20))
 
     async def began(self) -> None:
         """Returns when a waiting tool has been called."""

@@ -164,7 +164,9 @@ async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> No
     await bench.engine.provide(run.key, external_id(1), [Provided(call_id=call, result="43")], message_id="m-3")
     await bench.ended(run)
     kinds = (KIND[MessageQueued], KIND[CallClosed])
-    queued, closed, provided = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    queued, closed, provided = await bench.engine.stored.logs.newest_facts(
+        run.key, kinds=kinds, limit=9, max_bytes=10_000
+    )
     assert bodies.decode_queued(queued.body).message_id == "m-1"
     assert bodies.decode_closed(closed.body).message_id == "m-2"
     assert bodies.decode_closed(provided.body).message_id == "m-3"
@@ -177,7 +179,7 @@ async def the_senders_of_messages_and_their_labels_are_kept(bench: Bench) -> Non
     await bench.engine.steer(run.key, "hurry", by="ann", labels={"team": "red"})
     await bench.engine.follow_up(run.key, "and then?", by="ben", labels={"team": "blue"}, idempotency_key="k")
     kinds = (KIND[MessageQueued],)
-    stored = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    stored = await bench.engine.stored.logs.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
     queued = [bodies.decode_queued(one.body) for one in stored]
     assert [(one.by, one.labels) for one in queued] == [("ann", {"team": "red"}), ("ben", {"team": "blue"})]
 

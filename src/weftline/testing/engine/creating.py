@@ -58,7 +58,7 @@ async def a_created_run_is_found_at_once_and_listed_newest_first(bench: Bench) -
     first, second = await bench.run("ask"), await bench.run("hello")
     found = await bench.engine.stored.find(second.id, workspace=second.workspace)
     assert found.key == second.key
-    listed = await bench.engine.stored.runs(RunFilter(workspace=first.workspace))
+    listed = await bench.engine.stored.logs.runs(RunFilter(workspace=first.workspace))
     assert [row.key for row in listed] == [second.key, first.key]
 
 
@@ -73,7 +73,7 @@ async def a_run_is_not_found_under_another_workspace_or_id(bench: Bench) -> None
 async def a_plan_with_an_unknown_model_is_refused(bench: Bench) -> None:
     workspace = await bench.workspace()
     assert await refusal(bench.engine.create(workspace, plan_of("nobody"))) == "invalid_model"
-    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
+    assert await bench.engine.stored.logs.runs(RunFilter(workspace=workspace)) == []
 
 
 async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
@@ -88,7 +88,7 @@ async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
     assert len({*created, await create()}) == 1
     await bench.subject.restart()
     assert await create() == created[0]
-    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.logs.runs(RunFilter(workspace=workspace))) == 1
 
 
 async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> None:
@@ -120,7 +120,7 @@ async def a_plan_can_be_checked_without_creating_a_run(bench: Bench) -> None:
     assert await refusal(bench.engine.check(plan_of("nobody"), workspace=workspace)) == "invalid_model"
     unknown = replace(good, tools=(ServerRef("nothing"),))
     assert await refusal(bench.engine.check(unknown, workspace=workspace)) == "invalid_plugin"
-    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
+    assert await bench.engine.stored.logs.runs(RunFilter(workspace=workspace)) == []
 
 
 async def a_plan_without_a_model_can_be_stored_but_not_run_without_a_default(bench: Bench) -> None:
@@ -184,7 +184,7 @@ async def a_workspace_has_so_many_runs_queued_and_no_more(bench: Bench) -> None:
     assert await again == first, "a run that was created before is not created now"
     others = await bench.workspace("others")
     assert await bench.engine.create(others, plan_of("hello"))
-    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == many + 1
+    assert len(await bench.engine.stored.logs.runs(RunFilter(workspace=workspace))) == many + 1
     await bench.engine.cancel(queued[-1].key)
     assert await create()
 
@@ -204,7 +204,7 @@ async def a_create_whose_caller_disconnects_is_all_or_nothing(bench: Bench) -> N
         impatient.cancel()
         await asyncio.wait([impatient])
     await create()
-    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.logs.runs(RunFilter(workspace=workspace))) == 1
 
 
 CHECKS: tuple[Check, ...] = (

@@ -111,10 +111,10 @@ async def a_run_has_one_terminal_entry_and_nothing_after_it(bench: Bench) -> Non
 async def an_entry_can_be_read_by_its_seq(bench: Bench) -> None:
     run = await bench.run("hello")
     for line in await bench.lines(run):
-        stored = await bench.engine.stored.entry(run.key, line.seq)
+        stored = await bench.engine.stored.logs.entry(run.key, line.seq)
         assert stored is not None
         assert line in list(lines_of([stored]))
-    assert await bench.engine.stored.entry(run.key, 999) is None
+    assert await bench.engine.stored.logs.entry(run.key, 999) is None
 
 
 async def a_follower_with_nothing_to_read_is_woken_by_every_third_beat(bench: Bench) -> None:

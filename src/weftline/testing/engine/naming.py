@@ -35,7 +35,7 @@ async def an_id_that_no_run_can_have_is_refused(bench: Bench) -> None:
         assert await refusal(bench.engine.create(workspace, plan_of("hello"), run_id=name)) == "invalid_request"
         for look in (bench.engine.stored.find, bench.engine.locate):
             assert await refusal(look(name, workspace=workspace)) == "not_found"
-    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
+    assert await bench.engine.stored.logs.runs(RunFilter(workspace=workspace)) == []
 
 
 async def an_id_that_exists_is_refused_and_its_run_is_unchanged(bench: Bench) -> None:
@@ -54,7 +54,7 @@ async def an_id_that_exists_is_refused_and_its_run_is_unchanged(bench: Bench) ->
     assert await refusal(bench.engine.create(run.workspace, plan_of("hello"), run_id=run.id)) == "run_exists"
     lines = await bench.lines(run)
     assert (len(facts(lines, RunCreated)), len(facts(lines, CallOpened))) == (1, 1)
-    assert len(await bench.engine.stored.runs(RunFilter(workspace=run.workspace))) == 2
+    assert len(await bench.engine.stored.logs.runs(RunFilter(workspace=run.workspace))) == 2
 
 
 async def of_starts_that_race_for_an_id_one_wins(bench: Bench) -> None:
@@ -65,10 +65,10 @@ async def of_starts_that_race_for_an_id_one_wins(bench: Bench) -> None:
         outcomes = await asyncio.gather(*[_outcome(bench, workspace, name) for name in names])
         assert Counter(outcomes[:5]) == {"started": 1, "run_exists": 4}
         assert outcomes[5:] == ["started"] * 3
-    rows = await bench.engine.stored.runs(RunFilter(workspace=workspace))
+    rows = await bench.engine.stored.logs.runs(RunFilter(workspace=workspace))
     assert len(rows) == 3 * (1 + 3)
     for row in rows:
-        assert await bench.engine.stored.entry(row.key, 1) is not None
+        assert await bench.engine.stored.logs.entry(row.key, 1) is not None
 
 
 async def a_start_that_is_refused_leaves_its_id_to_others(bench: Bench) -> None:
@@ -119,7 +119,7 @@ async def a_repeated_create_with_its_key_returns_the_run_of_that_id(bench: Bench
     assert await create() == "mine"
     assert await refusal(create(key="another")) == "run_exists"
     assert await refusal(create(digest=b"another")) == "idempotency_conflict"
-    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.logs.runs(RunFilter(workspace=workspace))) == 1
 
 
 async def _named(bench: Bench, model: str, run_id: str) -> Run:

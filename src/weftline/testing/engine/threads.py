@@ -105,7 +105,7 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
 
 
 async def _messages(bench: Bench, thread: int) -> list[Message]:
-    return [decode_message(message) for message in await bench.engine.stored.thread_messages(thread)]
+    return [decode_message(message) for message in await bench.engine.stored.logs.thread_messages(thread)]
 
 
 def _kind(message: Message) -> str:

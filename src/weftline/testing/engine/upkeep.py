@@ -89,7 +89,7 @@ async def requests_are_refused_while_the_store_refuses_writes(bench: Bench) -> N
     assert await engine.answer(run.key, call, ToolOutput.of("42"))
     assert "42" in await bench.answer_text(run)
     assert await bench.count(run, MessageQueued) == 0, "a request was refused, and accepted"
-    assert len(await engine.stored.runs(RunFilter(workspace=run.workspace))) == 1
+    assert len(await engine.stored.logs.runs(RunFilter(workspace=run.workspace))) == 1
 
 
 async def what_happens_is_counted_once(bench: Bench) -> None:

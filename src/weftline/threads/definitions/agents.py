@@ -56,7 +56,7 @@ class SideConfig(Struct, frozen=True, rename="camel", forbid_unknown_fields=True
             value = getattr(self, old)
             if value is None:
                 continue
-            warnings.warn(f"{old} is deprecated: write {new}", DeprecationWarning, stacklevel=3)
+            warnings.warn(f"{old} is deprecated: write {new}", DeprecationWarning, stacklevel=2)
             msgspec.structs.force_setattr(self, old, None)
             if getattr(self, new) is None:
                 msgspec.structs.force_setattr(self, new, value)

@@ -91,10 +91,10 @@ class McpTool(RemoteTool):
         self._pool = pool
         self._address = address
 
-    @property
-    def host(self) -> bool:
-        """True if its calls may make further calls, for the server's questions and requests."""
-        return bool(self.question or self.model)
+    def ask_through(self, *, question: str = "", model: str = "") -> None:
+        """Names the tools for the server's questions and requests: its calls may then make further calls."""
+        self.question, self.model = question or self.question, model or self.model
+        self.traits = replace(self.traits, host=bool(self.question or self.model))
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError

@@ -205,7 +205,7 @@ class McpServer:
         question = ServerQuestion(self.name, taken=[one.name for one in tools])
         for one in tools:
             one.server, one.timeout_s = self.name, self._timeout_s
-            one.question = question.spec.name if asks else ""
+            one.ask_through(question=question.spec.name if asks else "")
         return [*tools, question] if asks else tools
 
     def stand_in(self, error: Exception) -> Sequence[Tool]:

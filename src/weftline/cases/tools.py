@@ -1,16 +1,20 @@
-"""Stored tools. Their secrets are never returned: reading a tool shows only their names."""
+"""Stored tools. Their secrets are never returned, only their names."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
+from pydantic import Field, StringConstraints
 
+from weftline.api.principal import Principal
+from weftline.cases.base import Host, Page, Sent, require_accepting
 from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid
 from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.damage import UNREADABLE
@@ -20,7 +24,6 @@ from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
 from weftline.store.database import Query
 from weftline.store.records import tools
-from weftline.store.records.pages import RowPage
 from weftline.store.records.tools import ToolColumns, ToolRow
 from weftline.store.sealing import Vault
 from weftline.text.redaction import REDACTED, SEALED_URL, redact_template
@@ -31,17 +34,85 @@ from weftline.tools.schema import object_schema
 from weftline.tools.stored_code import TIMEOUT_S as MAX_CODE_S
 from weftline.tools.stored_code import CodeSpec
 from weftline.tools.templates import placeholders, secret_names
+from weftline.wire.errors import client_names, error_code
+from weftline.wire.models import Headers, Part, ToolName, Url
+from weftline.wire.responses import JsonObject, Time, Warnings, iso
+from weftline.wire.unknown_fields import UnknownField, with_typos
 from weftline.workspace.context import Workspaces
 
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 MAX_PER_WORKSPACE = 1_000
 _NOT_AN_OBJECT = "must be a JSON Schema of type object with properties"
 
+MAX_SOURCE_CHARS = 128 * 1024
+_SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,64}$")]
+_SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+
 StoredSpec: TypeAlias = HttpSpec | CodeSpec
 _decode_http = msgspec.json.Decoder(HttpSpec).decode
 _decode_code = msgspec.json.Decoder(CodeSpec).decode
 _OF_HTTP = ("url", "method", "headers", "body")
 _OF_CODE = ("source", "language")
+
+
+class _ToolFields(Part):
+    kind: Literal["http", "code"] = "http"
+    description: Annotated[str, StringConstraints(max_length=8192)] = ""
+    parameters: dict[str, Any] | None = None
+    method: Method = "GET"
+    headers: Headers = Field(default={})
+    body: Any = None
+    effect: Literal["read", "idempotent", "once"] | None = None
+    timeoutMs: Annotated[int, Field(ge=100, le=300_000)] = 30_000
+    language: Language = "typescript"
+    source: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SOURCE_CHARS)] = ""
+
+
+class ToolModel(_ToolFields):
+    """The body that creates a tool."""
+
+    name: ToolName
+    url: Url = ""
+    """Required for the kind `http`, as `source` is for `code`."""
+    secrets: dict[_SecretName, _SecretValue | None] = Field(default={})
+
+
+class ToolChangesModel(_ToolFields):
+    """The body that changes a tool: what is absent stays."""
+
+    name: ToolName = ""
+    url: Url = ""
+    secrets: dict[_SecretName, _SecretValue | None] | list[_SecretName] = Field(default={})
+    """A list of names, as a tool is returned with, changes nothing."""
+
+
+class Tool(Struct, rename="camel", kw_only=True):
+    id: str
+    kind: str
+    name: str
+    description: str
+    parameters: JsonObject | None
+    method: str | UnsetType = UNSET
+    """This and the next three are for the kind `http`."""
+    url: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    body: Raw | UnsetType | None = UNSET
+    language: str | UnsetType = UNSET
+    """This and the next one are for the kind `code`."""
+    source: str | UnsetType = UNSET
+    effect: str | None
+    timeout_ms: int
+    secrets: tuple[str, ...]
+    created_at: Time
+    updated_at: Time
+    warnings: Warnings = UNSET
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if its stored data is unreadable; left out otherwise."""
+
+
+class Tools(Struct, rename="camel"):
+    tools: list[Tool]
+    next_cursor: str | None
 
 
 class ToolChanges(Struct, frozen=True, kw_only=True):
@@ -64,6 +135,96 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
     """Values by name; None removes one. The others are kept."""
 
 
+async def create(on: Host, by: Principal, sent: Sent[ToolModel]) -> Tool:
+    body = await sent.read()
+    spec, values = new_tool(body.fields, body.unknown)
+    warnings = sent.warn(body.unknown)
+    require_accepting(on, by)
+    with client_names():
+        return _shown(await add(on.workspaces, by.workspace, spec, values=values), warnings)
+
+
+async def index(on: Host, by: Principal, page: Page) -> Tools:
+    """Lists the tools, oldest first: as many as fit, and at least one."""
+    query = tools.page(workspace=by.workspace, after=page.after, limit=page.limit)
+    found = await on.workspaces.records.read(query, heavy=True)
+    return Tools(await asyncio.to_thread(lambda: [_shown(row) for row in found.rows]), page.next_cursor(found))
+
+
+async def read(on: Host, by: Principal, tool_id: str) -> Tool:
+    return _shown(await find(on.workspaces, by.workspace, tool_id))
+
+
+async def change(on: Host, by: Principal, tool_id: str, sent: Sent[ToolChangesModel]) -> Tool:
+    body = await sent.read()
+    warnings = sent.warn(body.unknown)
+    require_accepting(on, by)
+    with client_names():
+        return _shown(await amend(on.workspaces, by.workspace, tool_id, _changes(body.fields)), warnings)
+
+
+async def delete(on: Host, by: Principal, tool_id: str) -> None:
+    require_accepting(on, by)
+    await remove(on.workspaces, by.workspace, tool_id)
+
+
+def new_tool(sent: ToolModel, unknown: Sequence[UnknownField]) -> tuple[StoredSpec, dict[str, str]]:
+    """Returns a tool to create, and its secrets. Raises `InvalidRequest`, which also names misspelt fields."""
+    given = sent.model_fields_set
+    issues = [not_of_kind(name) for name in fields_of_others(sent.kind) if name in given]
+    needed = "source" if sent.kind == "code" else "url"
+    if needed not in given:
+        issues.insert(0, Issue(needed, "is required"))
+    if issues:
+        raise with_typos(invalid(issues), unknown)
+    values = {name: value for name, value in sent.secrets.items() if value is not None}
+    if sent.kind == "code":
+        return _code_spec(sent), values
+    spec = HttpSpec(
+        sent.name,
+        sent.url,
+        sent.method,
+        sent.description,
+        _raw(sent.parameters) or UNSET,
+        dict(sent.headers),
+        _raw(sent.body) or UNSET,
+        sent.effect,
+        sent.timeoutMs / 1000,
+    )
+    return spec, values
+
+
+def _code_spec(sent: ToolModel) -> CodeSpec:
+    return CodeSpec(
+        sent.name,
+        sent.source,
+        sent.language,
+        sent.description,
+        _raw(sent.parameters) or UNSET,
+        sent.effect,
+        sent.timeoutMs / 1000,
+    )
+
+
+def _changes(sent: ToolChangesModel) -> ToolChanges:
+    given = sent.model_fields_set
+    return ToolChanges(
+        kind=sent.kind if "kind" in given else UNSET,
+        name=sent.name if "name" in given else UNSET,
+        url=sent.url if "url" in given else UNSET,
+        method=sent.method if "method" in given else UNSET,
+        description=sent.description if "description" in given else UNSET,
+        parameters=_raw(sent.parameters) if "parameters" in given else UNSET,
+        headers=dict(sent.headers) if "headers" in given else UNSET,
+        body=_raw(sent.body) if "body" in given else UNSET,
+        effect=sent.effect if "effect" in given else UNSET,
+        timeout_s=sent.timeoutMs / 1000 if "timeoutMs" in given else UNSET,
+        source=sent.source if "source" in given else UNSET,
+        language=sent.language if "language" in given else UNSET,
+        secrets={} if isinstance(sent.secrets, list) else dict(sent.secrets),
+    )
+
+
 def spec_of(row: ToolRow) -> StoredSpec:
     """As callers see it: without the secrets in its address."""
     if not row.damaged:
@@ -72,7 +233,7 @@ def spec_of(row: ToolRow) -> StoredSpec:
     raise StoreError(f"The tool {row.id} is damaged: its {row.damaged or 'spec'} cannot be read.", code=LOG_DAMAGED)
 
 
-async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Mapping[str, str]) -> ToolRow:
+async def add(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Mapping[str, str]) -> ToolRow:
     """Stores a tool with these secrets. Raises `Conflict` if the workspace already has one with that name."""
     spec = replace(spec, secrets=tuple(sorted(values)))
     kind = "code" if isinstance(spec, CodeSpec) else "http"
@@ -93,7 +254,7 @@ async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Ma
     return await at.records.write(query())
 
 
-async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> ToolRow:
+async def amend(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> ToolRow:
     """Changes a tool; active runs see the change when they are next resumed.
 
     If its origin changes, its secrets must be given again. `[redacted]` stands for the stored value.
@@ -127,7 +288,7 @@ async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> 
     return await at.records.write(query())
 
 
-async def delete(at: Workspaces, workspace: int, id: str) -> None:
+async def remove(at: Workspaces, workspace: int, id: str) -> None:
     """Removes a tool; active runs keep it until they are next resumed."""
 
     def query() -> Query[None]:
@@ -140,11 +301,6 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
     """Raises `NotFound`."""
     return await at.records.read(_existing(id, workspace=workspace))
-
-
-async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ToolRow]:
-    """The next tools with a key above `after`, oldest first: as many as fit, and at least one."""
-    return await at.records.read(tools.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
 def _existing(id: str, *, workspace: int) -> Query[ToolRow]:
@@ -300,3 +456,39 @@ def _parameter_issues(spec: HttpSpec, templates: dict[str, Any]) -> list[Issue]:
         for name in placeholders(template)
         if not name.startswith("secrets.") and name.partition(".")[0] not in properties
     ]
+
+
+def _shown(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
+    damaged = ""
+    try:
+        spec = spec_of(row)
+    except StoreError as error:
+        damaged, spec = error.message, HttpSpec(row.name, "")
+    return Tool(
+        id=row.id,
+        kind=row.kind,
+        name=spec.name,
+        description=spec.description,
+        parameters=_or_none(spec.parameters),
+        method=UNSET if isinstance(spec, CodeSpec) else spec.method,
+        url=UNSET if isinstance(spec, CodeSpec) else redact_template(spec.url),
+        headers=UNSET if isinstance(spec, CodeSpec) else spec.headers,
+        body=UNSET if isinstance(spec, CodeSpec) else _or_none(spec.body),
+        language=spec.language if isinstance(spec, CodeSpec) else UNSET,
+        source=spec.source if isinstance(spec, CodeSpec) else UNSET,
+        effect=spec.effect,
+        timeout_ms=round(spec.timeout_s * 1000),
+        secrets=spec.secrets,
+        created_at=iso(row.created_at),
+        updated_at=iso(row.updated_at),
+        warnings=warnings,
+        error_code=error_code(damaged),
+    )
+
+
+def _raw(value: Any) -> Raw | None:
+    return None if value is None else Raw(msgspec.json.encode(value))
+
+
+def _or_none(raw: Raw | UnsetType) -> Raw | None:
+    return None if raw is UNSET else raw
