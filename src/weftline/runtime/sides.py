@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weftline import prompts
 from weftline.kernel.bodies import SpokenBody
-from weftline.kernel.seats import SeatTaken
+from weftline.kernel.seats import SeatRule, SeatTaken
 from weftline.messages import Assistant, Message, Text, User
 
 Side = Literal["a", "b"]
@@ -36,6 +36,12 @@ class Sides(Struct, eq=False, gc=False):
         if self.turns and spoken is not None:
             self.turns[-1].said = spoken.text
         self.turns.append(SideTurn(at, head.side))
+
+    def seen_by_speaker(self, rules: Sequence[SeatRule], messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages for the model of the seat that speaks; the same ones if no two sides do in the run."""
+        if not self.turns or all(rule.side == "a" for rule in rules):
+            return messages
+        return self.seen_by(self.turns[-1].side, messages)
 
     def seen_by(self, side: Side, messages: Sequence[Message]) -> list[Message]:
         """The messages for a side's model. Neither calls nor results of the other side are among them, and the side

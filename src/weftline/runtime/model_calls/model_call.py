@@ -476,9 +476,10 @@ def _seated(request: ModelRequest, state: State, work: WorkingSet, seats: Seats)
     tools = [spec for spec in request.tools if seats.has(seat, spec.name)]
     if state.seats.index:  # the first seat is what the run's plan describes
         request = replace(request, system=seat.system, reasoning=seat.reasoning)
-    if any(rule.side == "b" for rule in state.limits.seats):
-        messages = work.conversation.sides.seen_by(seat.side, request.messages)
-        request = replace(request, messages=messages, native=[])
+    own = request.messages
+    seen = work.conversation.sides.seen_by_speaker(state.limits.seats, own)
+    if seen is not own:
+        request = replace(request, messages=seen, native=[])
     return replace(request, tools=tools)
 
 
