@@ -22,7 +22,6 @@ from weftline.agent.prompting import Prompt, checked_prompts
 from weftline.agent.settings import Budget, Limits, Policy, PolicyEngine, Settings, check_policy
 from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
-from weftline.runtime.agent_code.seats import Seat
 from weftline.text.suggestions import did_you_mean, missing_attribute, our_name
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.runtime.agent_code.seats import Seat
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)

@@ -43,7 +43,7 @@ def before_request(s: State) -> Decision | None:
         return stopped(s)
     rule = s.limits.seats[seats.index]
     if not s.closing and not s.attempt.number and rule.max_steps is not None and seats.steps >= rule.max_steps:
-        return Decision((_closing(s, "max_steps"),))
+        return Decision((_last_answer(s, "max_steps"),))
     return None
 
 
@@ -64,9 +64,9 @@ def answered(s: State) -> Decision:
     if s.closing or rule.stop_on_response:
         return side_over(s)
     if rule.max_steps is not None and seats.steps >= rule.max_steps:
-        return Decision((_closing(s, "max_steps"),))
+        return Decision((_last_answer(s, "max_steps"),))
     if rule.max_steps is None and seats.texts >= MOST_TEXTS:
-        return Decision((_closing(s, "no_answer"),))
+        return Decision((_last_answer(s, "no_answer"),))
     return Decision((New(SeatAskedOn(s.turn - 1), prompts.seats.asked_on(rule.stop_tool)),))
 
 
@@ -101,7 +101,7 @@ def taken(s: State, seat: int, why: Why, call: str = "") -> New:
     return New(SeatTaken(seat, why, rule.name, rule.side, call))
 
 
-def _closing(s: State, reason: ClosingReason) -> New:
+def _last_answer(s: State, reason: ClosingReason) -> New:
     return New(SeatClosing(s.turn, reason), prompts.seats.CLOSING[reason])
 
 

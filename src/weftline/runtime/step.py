@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -43,10 +44,9 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import CapReached
 from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
-from weftline.kernel.state import Command, New, State
-from weftline.messages import Text, UserPart
+from weftline.kernel.state import Call, Command, New, State
+from weftline.messages import Text, UserPart, joined_text
 from weftline.plan import DEFINED_BY_PLAN
-from weftline.runtime.agent_code.seats import said_by_call
 from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
@@ -57,6 +57,7 @@ from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.rows import ThreadEnd
+from weftline.text.canonical import canonical_value
 from weftline.tools.asking import display_hint
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
@@ -233,7 +234,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
             return compacting.write_down(state, work, head)
         case SeatTaken(call=str(call)) if call and head.why != "handoff":
-            return Draft(head, bodies.encode(bodies.SpokenBody(said_by_call(state, work, call))))
+            return Draft(head, bodies.encode(bodies.SpokenBody(_said_by_call(state, work, call))))
         case LoopDetected() | FinalForced() | ResultsOverBudget() | SeatClosing() | SeatAskedOn():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
@@ -412,7 +413,7 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
 def _end_of(state: State, work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     conversation = work.conversation
     if head.call and state.seats is not None:
-        said = said_by_call(state, work, head.call)
+        said = _said_by_call(state, work, head.call)
         return bodies.EndedBody(text=said) if head.status == "succeeded" else bodies.EndedBody(error=said or text)
     if head.status == "succeeded":
         # A run that a tool has ended has no answer: text beside the call is not one.
@@ -445,3 +446,22 @@ def _provider_failure(attempt: AttemptFailed, body: bodies.FailedBody, model: Mo
     return bodies.ProviderFailure(
         model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
     )
+
+
+def _said_by_call(state: State, work: WorkingSet, call_id: str) -> str:
+    """Returns what a side has said with the call that ended its turn: an argument, or the result."""
+    for index, call in enumerate(state.batch.own):
+        if call.id == call_id:
+            return _said(state, work, index, call)
+    return ""
+
+
+def _said(state: State, work: WorkingSet, index: int, call: Call) -> str:
+    code, turn = None if work.toolbox is None else work.toolbox.code, work.conversation.turn
+    seat = None if code is None else code.seats.of(state)
+    ending = None if seat is None else seat.endings.get(call.name)
+    if ending is not None and ending.argument:
+        value = decode(turn.args[index]).get(ending.argument, "")
+        return value if isinstance(value, str) else canonical_value(value).decode()
+    result = turn.results.get(index)
+    return "" if result is None else joined_text(result.parts)

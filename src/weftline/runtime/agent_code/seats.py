@@ -6,21 +6,14 @@ What a run was created with (`kernel.seats.SeatRule`) stays as it is; prompt, to
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
-from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.kernel.batch import Call
 from weftline.kernel.entries import AskedCall
 from weftline.kernel.seats import Ends, SeatRule
 from weftline.kernel.state import State
-from weftline.messages import joined_text
-from weftline.text.canonical import canonical_value
-
-if TYPE_CHECKING:
-    from weftline.runtime.live import WorkingSet
 
 
 class Ending(Struct, frozen=True):
@@ -92,22 +85,3 @@ class Seats:
 def name_of(state: State) -> str:
     """The name of the seat that speaks; empty in a run without seats."""
     return "" if state.seats is None else state.limits.seats[state.seats.index].name
-
-
-def said_by_call(state: State, work: WorkingSet, call_id: str) -> str:
-    """Returns what a side has said with the call that ended its turn: an argument, or the result."""
-    for index, call in enumerate(state.batch.own):
-        if call.id == call_id:
-            return _said(state, work, index, call)
-    return ""
-
-
-def _said(state: State, work: WorkingSet, index: int, call: Call) -> str:
-    code, turn = None if work.toolbox is None else work.toolbox.code, work.conversation.turn
-    seat = None if code is None else code.seats.of(state)
-    ending = None if seat is None else seat.endings.get(call.name)
-    if ending is not None and ending.argument:
-        value = decode(turn.args[index]).get(ending.argument, "")
-        return value if isinstance(value, str) else canonical_value(value).decode()
-    result = turn.results.get(index)
-    return "" if result is None else joined_text(result.parts)
