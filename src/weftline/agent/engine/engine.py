@@ -513,7 +513,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     async def _fork(self, host: Runtime, point: ForkPoint, plan: RunPlan) -> str:
         from weftline.replay.forking import create_fork
-        from weftline.workspace.threads import Branches
+        from weftline.workspace.thread_branches import Branches
 
         branches = Branches(self.workspaces)
         return await create_fork(host, branches, point, plan, workspace=self._workspace, sent=point.sent)

@@ -216,6 +216,8 @@ def remove_unused(key: int) -> Query[None]:
     gone = yield from statement("DELETE FROM threads WHERE key = $1 AND next_place = 1 RETURNING key", key)
     if gone:
         yield from statement("DELETE FROM thread_metadata WHERE thread = $1", key)
+        yield from statement("DELETE FROM thread_values WHERE thread = $1", key)
+        yield from statement("DELETE FROM env_values WHERE owner = $1", f"thread:{key}")
 
 
 def end(key: int, *, now: int) -> Query[None]:
