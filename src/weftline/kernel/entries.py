@@ -39,6 +39,8 @@ from weftline.kernel.control import (
     RunResumed,
     Verdict,
 )
+from weftline.kernel.limits import KNOWN_RULES as KNOWN_RULES
+from weftline.kernel.limits import RULES as RULES
 from weftline.kernel.limits import Limits as Limits
 from weftline.kernel.policy import (
     BudgetRefused,
@@ -60,15 +62,6 @@ FORMAT = 12
 It is in the row of each run and is compared before anything of its log is decoded. If the version is known and an entry
 still cannot be decoded, the log is damaged.
 """
-RULES = 2
-"""The version of the rules that new runs follow; a run keeps the rules it was created with.
-
-1: A child run beyond `max_children` is refused. 2: It waits until one of the others has ended.
-"""
-KNOWN_RULES = frozenset({1, 2})
-"""The versions of the rules that `decide` can follow. A run with any other was created by newer code and is left alone.
-"""
-
 Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 """Whether running a tool again is safe, from harmless to forbidden.
 

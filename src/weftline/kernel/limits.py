@@ -1,4 +1,4 @@
-"""The thresholds of a run, which the first entry of its log has."""
+"""The rules and the thresholds of a run, which the first entry of its log has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from weftline.kernel.context import CompactionRule
 from weftline.kernel.control import LeaseRule, OnDeploy
 from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.kernel.seats import SeatRule
+
+RULES = 2
+"""The version of the rules that new runs follow; a run keeps the rules it was created with.
+
+1: A child run beyond `max_children` is refused. 2: It waits until one of the others has ended.
+"""
+KNOWN_RULES = frozenset({1, 2})
+"""The versions of the rules that `decide` can follow. A run with any other was created by newer code and is left alone.
+"""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
