@@ -129,6 +129,8 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The model as the client named it; None means the default."""
     fallbacks: tuple[str, ...] = ()
     """Models to try, in order, when the previous one has used up its retries."""
+    models: tuple[str | None, ...] = ()
+    """For a run with seats: the models of all of them, each followed by its fallbacks, in place of the two above."""
     system: str | None = None
     reasoning: int | None = None
     """0–100; None if nothing was requested."""
@@ -173,6 +175,11 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Whether its agent comes from a folder, so that it gets a thread of its own if none is given, or its thread keeps
     everything.
     """
+
+    @property
+    def all_models(self) -> tuple[str | None, ...]:
+        """The models that it may call, by the number of the choice."""
+        return self.models or (self.model, *self.fallbacks)
 
     @property
     def thread_keeps_all(self) -> bool:

@@ -54,10 +54,12 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.policy import PolicyDecided
+from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
 from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User, joined_text
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.model_view import LatestTurn, ModelView, parts_within
+from weftline.runtime.sides import Sides
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.rows import Item, KeptMessage
 from weftline.text.canonical import canonical_value
@@ -238,6 +240,9 @@ _PARTS = (
     PolicyDecided,
     LoopDetected,
     FinalForced,
+    SeatTaken,
+    SeatClosing,
+    SeatAskedOn,
     MessageQueued,
     MessagesTaken,
     OutputRejected,
@@ -271,6 +276,8 @@ class Conversation(Struct, eq=False, gc=False):
     """Whether the run's thread keeps all its messages."""
     kept: KeptMessages | None = None
     """Those, from the run's first turn on; None if its thread gets what it keeps when the run has ended."""
+    sides: Sides = field(default_factory=Sides)
+    """Who has said what, in a run with seats."""
     system: str | None = None
     """The run's instructions, if code rendered them."""
     labels: dict[str, str] = {}
@@ -316,7 +323,10 @@ class Conversation(Struct, eq=False, gc=False):
 
     def added(self) -> list[Message]:
         """All messages of the run after its input."""
-        return [message for message in self.messages[self._given :] if message is not self._instruction]
+        messages = self.messages[self._given :]
+        if self.sides.are_two:
+            messages = self.sides.as_kept(self.messages, self._given)
+        return [message for message in messages if message is not self._instruction]
 
     def exchange(self) -> list[Message]:
         """The messages after the run's input, without calls and results: those it received, the answers to them, the
@@ -412,7 +422,11 @@ class Conversation(Struct, eq=False, gc=False):
                     self.digests = adopted(self.digests, head.changed)
                 if body:
                     self._render(bodies.decode_rendered(body))
-            case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
+            case SeatTaken():
+                self.sides.take(head, bodies.decode_spoken(body) if body else None, at=len(self.messages))
+            case (
+                LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() | SeatClosing() | SeatAskedOn()
+            ):
                 text = bodies.decode_text(body).text if body else ""
                 if text:
                     self._add(User.of(text, injected=True), len(text), keep=not isinstance(head, FinalForced))

@@ -248,7 +248,7 @@ class RunOpener:
                 toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
                 work.toolbox = toolbox.under(work.plan.limits.policy)
                 if toolbox.code is not None:
-                    toolbox.code.enter(RunInside(run))
+                    toolbox.code.enter(RunInside(run, self._mover.take))
                     if run.gone:
                         toolbox.code.leave()  # it has left memory in the meantime, and will not be notified again
 

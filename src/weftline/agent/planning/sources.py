@@ -283,6 +283,7 @@ class AgentTools:
             above=Ancestors(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=partial(self._left, place),
             prompts=named_prompts,
+            seats=agent.seats,
         )
         self.running[place] = skill_hooks.runs[run.workspace_slug, run.id] = code
         self._unfinished.add(code)
