@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from weftline.threads import (
     to_json,
 )
 from weftline.threads.checking import check_registry
+from weftline.threads.definitions.base import Kind
 
 from .folders import SMALL, read, said, write
 from .test_serving import joined, thread, turns
@@ -83,6 +85,12 @@ def tea(package: str = "tea", **more: Any) -> PackedExports:
     return PackedExports(meta=meta, **{**given, **more})
 
 
+NAMED: list[tuple[Kind, str]] = [
+    *(("model", "fast"), ("prompt", "desk"), ("agent", "desk"), ("tool", "brew"), ("hook", "keep")),
+    ("effect", "remind"),
+]
+
+
 @pytest.mark.requirement("thread.package.load")
 def test_definitions_of_a_package_refer_to_each_other_by_whole_names() -> None:
     registry = Registry.of(packages=[tea()])
@@ -94,10 +102,7 @@ def test_definitions_of_a_package_refer_to_each_other_by_whole_names() -> None:
     assert registry.agent("tea/desk").side_a == SideConfig("tea/desk", stop_tool="tea/brew")
     assert registry.agent("tea/desk").hooks == ("tea/keep",)
     assert registry.tool("tea/brew").uses == ("tea/desk", "pour")
-    for kind, name in (
-        *(("model", "fast"), ("prompt", "desk"), ("agent", "desk"), ("tool", "brew"), ("hook", "keep")),
-        ("effect", "remind"),
-    ):
+    for kind, name in NAMED:
         packed = registry.find(kind, f"tea/{name}").packed
         assert (packed.package_id, packed.version) == ("tea", "1.2")
     assert registry.endpoints["status.get"].packed == registry.tool("tea/brew").packed
@@ -128,7 +133,7 @@ def test_lookups_and_helpers_agree_on_what_is_visible() -> None:
     for namespace, context in contexts.items():
         seen = registry.seen_from(namespace)
         visible: set[tuple[str, str]] = set()
-        for kind in ("model", "prompt", "agent", "tool", "hook", "effect"):
+        for kind, _ in NAMED:
             for name, one in registry.table(kind).items():
                 assert (seen.find(kind, name) is not None) == is_visible_in_namespace(one, context), (namespace, name)
                 assert (name in seen.names(kind)) == is_visible_in_namespace(one, context)
@@ -249,7 +254,7 @@ def install(folder: Path, code: str = CODE, *, name: str = "tea_desk", entry: st
 
 @pytest.mark.requirement("thread.package.load")
 def test_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(install(tmp_path / "site", name="tea_found")))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(install(tmp_path / "site", name="tea_found"))])
     project = read(tmp_path, SMALL)
     assert check(project).problems == ()
     assert project.registry.packages["tea"].version == "1.2"
@@ -273,7 +278,7 @@ def test_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_package_that_cannot_be_loaded_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, entry: str, problem: str
 ) -> None:
-    monkeypatch.syspath_prepend(str(install(tmp_path / "site", code, name=name, entry=entry)))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(install(tmp_path / "site", code, name=name, entry=entry))])
     [found] = said(tmp_path, check(read(tmp_path, SMALL)).problems)
     assert name in found and problem in found
 
