@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from weftline.server.router import Match, Route, Router, WrongMethod
 from weftline.store.records.thread_files import CHUNK_BYTES
 
 from .kit import TIMEOUT_S, Api, Reply, check_error
@@ -259,26 +257,3 @@ async def test_files_of_another_workspace_do_not_exist(api: Api, other_api: Api,
         await other_api.call("DELETE", f"{fs}/a"),
     ):
         check_error(reply, 404, "not_found")
-
-
-async def _handled(*given: Any) -> None: ...
-
-
-def test_rest_of_a_path_goes_to_the_nearest_route_that_takes_it() -> None:
-    paths = ("/a/{id}", "/a/{id}/b/c", "/a/{id}/b/{*rest}", "/a/{id}/{*all}")
-    router = Router([Route("GET", path, _handled) for path in paths])
-
-    def matched(path: str) -> tuple[str, dict[str, str]] | None:
-        found = router.match("GET", path)
-        return (found.route.path, dict(found.params)) if isinstance(found, Match) else None
-
-    assert matched("/a/1") == ("/a/{id}", {"id": "1"})
-    assert matched("/a/1/b/c") == ("/a/{id}/b/c", {"id": "1"})
-    assert matched("/a/1/b/c/d") == ("/a/{id}/b/{*rest}", {"id": "1", "rest": "c/d"})
-    assert matched("/a/1/b/") == ("/a/{id}/b/{*rest}", {"id": "1", "rest": ""})
-    assert matched("/a/1/b//x/") == ("/a/{id}/b/{*rest}", {"id": "1", "rest": "/x/"})
-    assert matched("/a/1/b") == ("/a/{id}/{*all}", {"id": "1", "all": "b"})
-    assert matched("/a/1/z/y") == ("/a/{id}/{*all}", {"id": "1", "all": "z/y"})
-    assert matched("/a/1/") == ("/a/{id}/{*all}", {"id": "1", "all": ""})
-    assert matched("/a") is None and matched("/a//b") is None
-    assert isinstance(router.match("POST", "/a/1/b/x"), WrongMethod)

@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from weftline._version import __version__
 from weftline.errors import TABLE
 from weftline.server.declared import AnyBody, Body, Form, OtherProtocol, RawBytes
-from weftline.server.router import EventStream, HtmlPage, PlainText, Redirect, Route, headers_of, template
+from weftline.server.router import EventStream, HtmlPage, PlainText, Redirect, Route, headers_of
 from weftline.spec.declare import schema_of_seconds
 from weftline.wire.errors import wire_code
 
@@ -174,7 +174,7 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
         if name in ids:
             name = f"{name}_{re.sub(r'[^a-z]+', '_', (route.method + route.path.rpartition('/')[2]).lower())}"
         ids.add(name)
-        paths.setdefault(template(route), {})[route.method.lower()] = {
+        paths.setdefault(shown_path(route), {})[route.method.lower()] = {
             "operationId": name,
             **_operation(route, schemas),
         }
@@ -191,6 +191,11 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
             },
         },
     }
+
+
+def shown_path(route: Route) -> str:
+    """Returns the path of a route as OpenAPI writes it, which has no parameter for several segments."""
+    return route.path.replace("{*", "{")
 
 
 def body_type(route: Route) -> Any:
@@ -216,7 +221,7 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     made: Schema = {"summary": route.summary, "tags": [_tag(route.path)]}
     parameters: list[Schema] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in re.findall(r"{(\w+)}", template(route))
+        for name in re.findall(r"{(\w+)}", shown_path(route))
     ]
     parameters += [
         {"name": one.name, "in": place, "description": one.about, "schema": schema_of(one.type)}

@@ -61,7 +61,7 @@ class Route(Struct, frozen=True):
 
     method: str
     path: str
-    """`{name}` is one part of it; `{*name}`, at the end, is all that follows, with its slashes. It may be empty."""
+    """`{name}` is one part of it; `{*name}`, at the end, all that follows, with its slashes."""
     handler: Handler
     access: Literal["public", "workspace", "operator"] = "workspace"
     scopes: tuple[str, ...] = ()
@@ -74,6 +74,8 @@ class Route(Struct, frozen=True):
     """How it treats a credential with an agent allow-list."""
     every_workspace: bool = False
     """Whether the operator may use it for all workspaces at once, with `-` as the slug."""
+    is_open: Callable[[Any, Request], bool] | None = None
+    """Says of a request, to the `App`, whether it needs no credential although others of this route do."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     by_cookie: bool = False
@@ -98,11 +100,6 @@ class Route(Struct, frozen=True):
     """Statuses of refusals beyond those that follow from the other fields."""
     refuses: Any = None
     """The type of a 400 or 401 that does not have the usual shape."""
-
-
-def template(route: Route) -> str:
-    """Returns the path as OpenAPI writes it, which has no parameters of several parts."""
-    return route.path.replace("{*", "{")
 
 
 def headers_of(route: Route) -> tuple[Header, ...]:
@@ -134,8 +131,8 @@ class WrongMethod(Struct, frozen=True):
 class Router:
     """Matches requests to routes. A parameter has the same name in all routes that share the path before it.
 
-    A part of a path is matched exactly if it can be, else by a parameter; what no route matches otherwise belongs to
-    the nearest `{*name}` above it.
+    `{*rest}` at the end of a path takes what is left of it, which may be empty, if no other route has the path. The id
+    before it may be empty as well, and methods that it does not have are unknown paths.
     """
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -159,29 +156,25 @@ class Router:
         """Returns the route of a request, by method and path; None for an unknown path."""
 
     def _match(self, method: str, path: str) -> Match | WrongMethod | None:
-        node: _Node | None = self._root
-        params: dict[str, str] = {}
+        method = "GET" if method == "HEAD" else method
+        node, params, blank = self._root, dict[str, str](), False
+        rest: Match | None = None
         parts = path.split("/")[1:]
-        rest: tuple[_Node, dict[str, str]] | None = None
-        for depth, part in enumerate(parts):
-            if node.rest is not None:
-                rest = node.rest, {**params, node.rest.name: "/".join(parts[depth:])}
+        for place, part in enumerate(parts):
+            if node.rest is not None and (found := node.rest.routes.get(method)) is not None:
+                rest = Match(*found, {**params, node.rest.name: "/".join(parts[place:])})
             child = node.exact.get(part)
             if child is None:
-                child = node.any if part else None
+                child = node.any
                 if child is None:
-                    node = None
-                    break
+                    return rest
+                blank = blank or not part
                 params[child.name] = part
             node = child
-        if node is None or not node.routes:
-            if rest is None:
-                return None
-            node, params = rest
-        found = node.routes.get("GET" if method == "HEAD" else method)
-        if found is None:
-            return WrongMethod(tuple(sorted(node.routes)))
-        return Match(*found, params)
+        if not node.routes or blank:
+            return rest
+        found = node.routes.get(method)
+        return WrongMethod(tuple(sorted(node.routes))) if found is None else Match(*found, params)
 
 
 _OF_OTHER_SERVERS = {

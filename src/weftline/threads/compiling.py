@@ -19,9 +19,10 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
+from weftline.runtime.engine import Engine
 from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
-from weftline.threads.definitions.base import DefinitionError
+from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import (
@@ -33,6 +34,7 @@ from weftline.threads.definitions.prompts import (
     PromptToolConfig,
     entry_name,
 )
+from weftline.threads.packages import is_packed
 from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
 from weftline.threads.state import LiveThread, thread_of
@@ -76,14 +78,16 @@ class Compiler:
         Raises:
             DefinitionError: for what cannot be run.
         """
-        return {name: self._agent(one) for name, one in self._registry.agents.items() if one.type == "ai_human"}
+        seen = self._registry.seen_from("")
+        agents = [seen.agent(name) for name in seen.names("agent")]
+        return {served_name(one): self._agent(one) for one in agents if one.type == "ai_human"}
 
     def _agent(self, agent: AgentDefinition) -> Agent[Any, Any]:
         prompt = self._registry.prompt(agent.side_a.prompt)
         model = self._registry.models.get(prompt.model)
         compiled = Agent(
             self._model_id(prompt.model),
-            name=agent.name,
+            name=served_name(agent),
             description=agent.description or agent.tool_description or prompt.tool_description,
             instructions=_text_of(prompt, self._registry),
             tools=list(self._tools(agent, prompt)),
@@ -110,9 +114,11 @@ class Compiler:
 
     @asynccontextmanager
     async def _thread(
-        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, run: RunInfo
+        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, engine: Engine, run: RunInfo
     ) -> AsyncGenerator[LiveThread]:
-        async with thread_of(at, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host) as state:
+        async with thread_of(
+            at, engine, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host
+        ) as state:
             yield state
 
     def _model_id(self, name: str) -> str | None:
@@ -123,9 +129,14 @@ class Compiler:
         if isinstance(model.provider, str):
             provider = "scripted" if model.provider in SCRIPTED else model.provider
             return f"{provider}:{model.model}"
-        name = f"project-{model.name}"
+        name = f"project-{alias_of(model.name) if is_packed(model) else model.name}"
         self._models.add(_made(model), name=name, any_model=True)
         return f"{name}:{model.model}"
+
+
+def served_name(agent: AgentDefinition) -> str:
+    """The name under which clients know an agent."""
+    return alias_of(agent.name) if is_packed(agent) else agent.name
 
 
 def _made(model: ModelDefinition) -> Provider:

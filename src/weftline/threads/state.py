@@ -10,17 +10,22 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
+from msgspec.structs import asdict
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime import ids
+from weftline.runtime.engine import Engine
 from weftline.store.records.thread_files import FileRow
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
 from weftline.threads.thread import (
+    AttachmentRef,
     EnvType,
     ExecutionState,
     FileChunk,
@@ -29,11 +34,15 @@ from weftline.threads.thread import (
     FindResult,
     GrepLine,
     GrepResult,
+    MessagesResult,
+    Order,
     SubagentRegistryEntry,
+    ThreadMessage,
 )
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_messages import said
 from weftline.workspace.thread_search import find_files, grep_files
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
@@ -56,11 +65,13 @@ class LiveThread:
         *,
         agent: AgentDefinition,
         env: Env,
+        engine: Engine,
         host: Any = None,
     ) -> None:
         self._at = at
+        self._engine = engine
         self._row = row
-        self._registry = registry
+        self._registry = registry.seen_from(package_of(agent))
         self._agent = agent
         self._env = env
         self._host = host
@@ -75,10 +86,21 @@ class LiveThread:
 
     @contextmanager
     def during(
-        self, key: str, *, env: Defaults | None = None, options: Mapping[str, Any] | None = None
+        self,
+        key: str,
+        *,
+        env: Defaults | None = None,
+        options: Mapping[str, Any] | None = None,
+        package: str | None = None,
     ) -> Generator[LiveThread]:
-        """The thread for one call or handler. `key` is the same for each attempt at it."""
+        """The thread for one call or handler. `key` is the same for each attempt at it.
+
+        `package` is that of the code, whose own names come first; None for that of the agent.
+        """
         state = copy(self)
+        if package is not None:
+            state._registry = self._registry.seen_from(package)
+            state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state.options = key, options or {}
         state._env = self._env.with_entry(env or {})
         try:
@@ -138,13 +160,13 @@ class LiveThread:
     # Definitions
 
     def get_model_names(self) -> list[str]:
-        return list(self._registry.models)
+        return self._registry.names("model")
 
     def get_prompt_names(self) -> list[str]:
-        return list(self._registry.prompts)
+        return self._registry.names("prompt")
 
     def get_agent_names(self) -> list[str]:
-        return list(self._registry.agents)
+        return self._registry.names("agent")
 
     async def load_model(self, name: str, /) -> ModelDefinition:
         return self._registry.model(name)
@@ -154,6 +176,41 @@ class LiveThread:
 
     async def load_agent(self, name: str, /) -> AgentDefinition:
         return self._registry.agent(name)
+
+    # Messages
+
+    async def get_messages(
+        self,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        order: Order = "asc",
+        include_silent: bool = True,
+        max_depth: int | None = None,
+    ) -> MessagesResult:
+        self._open()
+        if limit < 0 or offset < 0:
+            raise invalid_field("limit" if limit < 0 else "offset", "must not be negative.")
+        wanted = MessageFilter(
+            thread=self._row.key,
+            limit=limit,
+            offset=offset,
+            newest_first=order == "desc",
+            with_silent=include_silent,
+            max_depth=max_depth,
+        )
+        rows, total = await self._engine.messages.page(wanted, within=True)
+        return MessagesResult(messages=tuple([self._message(row) for row in rows]), total=total)
+
+    async def get_message(self, id: str, /) -> ThreadMessage | None:
+        self._open()
+        row = await self._engine.messages.one(self._row.key, id, within=True)
+        return None if row is None else self._message(row)
+
+    def _message(self, row: MessageRow) -> ThreadMessage:
+        fields = said(row, created_at=self._row.created_at).fields
+        fields["attachments"] = tuple([AttachmentRef(**asdict(one)) for one in fields["attachments"]])
+        return ThreadMessage(**fields)
 
     # Variables and values
 
@@ -309,6 +366,7 @@ class BlockingThread:
 @asynccontextmanager
 async def thread_of(
     at: Workspaces,
+    engine: Engine,
     session_id: str | None,
     registry: Registry,
     *,
@@ -323,7 +381,7 @@ async def thread_of(
         raise NotFound("The run has no thread.")
     scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
     env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    state = LiveThread(at, row, registry, agent=agent, env=env, host=host)
+    state = LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)
     try:
         yield state
     finally:

@@ -14,8 +14,8 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import OF_EVERY_REQUEST, Body, Undeclared
 from weftline.server.http import Request, Response
-from weftline.server.openapi import body_type, document
-from weftline.server.router import EventStream, Route, Router, template
+from weftline.server.openapi import body_type, document, shown_path
+from weftline.server.router import EventStream, Route, Router
 from weftline.server.routes.every import ROUTES
 
 from ..auth.kit import World, named
@@ -38,7 +38,7 @@ JSON = {"content-type": "application/json"}
 
 def parameters(route: Route) -> set[tuple[str, str]]:
     """The query parameters and headers that the page has for a route."""
-    listed = PAGE[template(route)][route.method.lower()].get("parameters", [])
+    listed = PAGE[shown_path(route)][route.method.lower()].get("parameters", [])
     return {(one["in"], one["name"].lower()) for one in listed if one["in"] != "path"}
 
 
@@ -71,6 +71,12 @@ async def known(world: World, key: str) -> dict[str, str]:
     reply = await world.call("POST", f"{WORKSPACE}/agent-runs", credential=key, body=run)
     made["runId"] = reply.json["runId"]
     await world.call("GET", f"{WORKSPACE}/agent-runs/{made['runId']}/stream", credential=key)
+    said = await world.call(
+        "POST", f"{WORKSPACE}/agent-sessions/{made['threadId']}/messages", credential=key, body={"prompt": "hi"}
+    )
+    await world.call("GET", f"{WORKSPACE}/agent-runs/{said.json['runId']}/stream", credential=key)
+    listed = await world.call("GET", f"{WORKSPACE}/threads/{made['threadId']}/messages", credential=key)
+    made["messageId"] = listed.json["messages"][0]["id"]
     return made
 
 
@@ -104,7 +110,7 @@ async def test_a_handler_reads_every_parameter_that_the_page_has(
         body = {**BODIES.get(body_type(route), {}), **({"unknwon": 1} if route.warns else {})}
     follows = EventStream in (route.returns, *getattr(route.returns, "__args__", ()))
     accepts = {"accept": "text/event-stream"} if follows else JSON
-    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], template(route))
+    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], shown_path(route))
     reply = await world.call(route.method, path, credential=key, body=body, headers=accepts)
     assert reply.status != 500, reply.body
     assert reads == parameters(route)
@@ -121,7 +127,7 @@ LISTED = [
 async def test_every_value_that_page_lists_is_accepted_and_no_other(
     route: Route, name: str, value: str, world: World, key: str, known: dict[str, str]
 ) -> None:
-    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], template(route))
+    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], shown_path(route))
     assert (await world.call("GET", f"{path}?{name}={value}", credential=key)).status == 200
     refused = await world.call("GET", f"{path}?{name}={value}s", credential=key)
     assert refused.status == 400 and refused.json["issues"][0]["path"] == name and value in refused.json["message"]
