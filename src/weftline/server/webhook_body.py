@@ -6,11 +6,10 @@ from typing import Any
 
 from msgspec.json import encode
 
-from weftline.api.views import await_views
+from weftline.api.views import await_views, listed_run
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import KIND, AwaitOpened, decode_fact
 from weftline.server.app import App
-from weftline.server.routes.lists import listed_run
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.store.rows import AwaitFilter, OpenAwait, RunRow
@@ -32,7 +31,7 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
         "webhookId": webhook.id,
         "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
         "createdAt": iso(row.created_at),
-        "run": await listed_run(app.engine, run),
+        "run": await listed_run(app.engine.stored, run),
     }
     if row.about:
         asked, is_open = await _asked(app, run, row.about)
