@@ -18,6 +18,7 @@ from weftline.store.records.pages import RowPage
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 MAX_NUMBER = 999_999_999
+"""The largest number that a query may have: nine digits."""
 LIMIT = QueryParameter(
     "limit",
     Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": DEFAULT_LIMIT})],
@@ -59,6 +60,7 @@ def number_of(request: Request, parameter: QueryParameter, *, least: int = 1) ->
 
 
 def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:
+    """Returns how many items a page may have."""
     text = request.query_value("limit")
     if text is None:
         return default
