@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ async def at(store: Store) -> Workspaces:
 
 async def state_of(at: Workspaces, slug: str = "acme") -> LiveThread:
     row = await threads.create(at, await workspaces.ensure(at, slug), DRAFT)
-    return LiveThread(at, row, Registry(), agent=AGENT, env=Env(at, row))
+    return LiveThread(at, row, Registry(), agent=AGENT, env=Env(at, row), engine=cast("Any", None))
 
 
 @pytest.fixture

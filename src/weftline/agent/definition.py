@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.runtime.agent_code.seats import Seat
+    from weftline.runtime.engine import Engine
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -42,7 +44,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
+OnThread: TypeAlias = "Callable[[Workspaces, Engine, RunInfo], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 
@@ -199,6 +201,9 @@ class Definition(Generic[OutputT, DepsT]):
             check_hook(one)
         self.on_thread: OnThread | None = None
         """For an agent of a folder, whose runs all have a thread: opens it for the run's tools and hooks."""
+        self.seats: tuple[Seat, ...] = ()
+        """Who may speak in its runs, if they have more than one speaker or rules for when a turn is over."""
+        self.max_side_turns: int | None = None
         self.observers: list[RunObserver] = []
         """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)

@@ -19,6 +19,7 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
+from weftline.runtime.engine import Engine
 from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError
@@ -112,9 +113,11 @@ class Compiler:
 
     @asynccontextmanager
     async def _thread(
-        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, run: RunInfo
+        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, engine: Engine, run: RunInfo
     ) -> AsyncGenerator[LiveThread]:
-        async with thread_of(at, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host) as state:
+        async with thread_of(
+            at, engine, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host
+        ) as state:
             yield state
 
     def _model_id(self, name: str) -> str | None:

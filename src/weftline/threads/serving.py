@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline.errors import NotFound
+from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.base import Handler
 from weftline.threads.definitions.endpoints import (
@@ -103,7 +104,7 @@ class Folder:
         ]
 
     @contextmanager
-    def thread(self, at: Workspaces, row: ThreadRow, key: str) -> Generator[LiveThread]:
+    def thread(self, at: Workspaces, engine: Engine, row: ThreadRow, key: str) -> Generator[LiveThread]:
         """The state of a thread for one handler. `key` is the same for each attempt at what it does.
 
         Raises:
@@ -113,7 +114,7 @@ class Folder:
         if agent is None:
             raise NotFound("The agent of this thread is not in the folder that this server serves.")
         prompt = self.registry.prompt(agent.side_a.prompt)
-        state = state_of(at, row, self.registry, agent=agent, prompt=prompt, host=self._host)
+        state = state_of(at, row, self.registry, agent=agent, prompt=prompt, engine=engine, host=self._host)
         with state.during(key) as scoped:
             yield scoped
 

@@ -10,20 +10,35 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
+from msgspec.structs import asdict
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime import ids
+from weftline.runtime.engine import Engine
 from weftline.store.records.thread_files import FileRow
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
-from weftline.threads.thread import EnvType, ExecutionState, FileChunk, FileRecord, FileStats, SubagentRegistryEntry
+from weftline.threads.thread import (
+    AttachmentRef,
+    EnvType,
+    ExecutionState,
+    FileChunk,
+    FileRecord,
+    FileStats,
+    MessagesResult,
+    Order,
+    SubagentRegistryEntry,
+    ThreadMessage,
+)
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_messages import said
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -45,9 +60,11 @@ class LiveThread:
         *,
         agent: AgentDefinition,
         env: Env,
+        engine: Engine,
         host: Any = None,
     ) -> None:
         self._at = at
+        self._engine = engine
         self._row = row
         self._registry = registry
         self._agent = agent
@@ -143,6 +160,41 @@ class LiveThread:
 
     async def load_agent(self, name: str, /) -> AgentDefinition:
         return self._registry.agent(name)
+
+    # Messages
+
+    async def get_messages(
+        self,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        order: Order = "asc",
+        include_silent: bool = True,
+        max_depth: int | None = None,
+    ) -> MessagesResult:
+        self._open()
+        if limit < 0 or offset < 0:
+            raise invalid_field("limit" if limit < 0 else "offset", "must not be negative.")
+        wanted = MessageFilter(
+            thread=self._row.key,
+            limit=limit,
+            offset=offset,
+            newest_first=order == "desc",
+            with_silent=include_silent,
+            max_depth=max_depth,
+        )
+        rows, total = await self._engine.messages.page(wanted, within=True)
+        return MessagesResult(messages=tuple([self._message(row) for row in rows]), total=total)
+
+    async def get_message(self, id: str, /) -> ThreadMessage | None:
+        self._open()
+        row = await self._engine.messages.one(self._row.key, id, within=True)
+        return None if row is None else self._message(row)
+
+    def _message(self, row: MessageRow) -> ThreadMessage:
+        fields = said(row, created_at=self._row.created_at).fields
+        fields["attachments"] = tuple([AttachmentRef(**asdict(one)) for one in fields["attachments"]])
+        return ThreadMessage(**fields)
 
     # Variables and values
 
@@ -285,6 +337,7 @@ class BlockingThread:
 @asynccontextmanager
 async def thread_of(
     at: Workspaces,
+    engine: Engine,
     session_id: str | None,
     registry: Registry,
     *,
@@ -297,7 +350,7 @@ async def thread_of(
     row = None if known is None else await threads.by_key_and_salt(at, *known)
     if row is None:
         raise NotFound("The run has no thread.")
-    state = state_of(at, row, registry, agent=agent, prompt=prompt, host=host)
+    state = state_of(at, row, registry, agent=agent, prompt=prompt, engine=engine, host=host)
     try:
         yield state
     finally:
@@ -305,9 +358,16 @@ async def thread_of(
 
 
 def state_of(
-    at: Workspaces, row: ThreadRow, registry: Registry, *, agent: AgentDefinition, prompt: PromptDefinition, host: Any
+    at: Workspaces,
+    row: ThreadRow,
+    registry: Registry,
+    *,
+    agent: AgentDefinition,
+    prompt: PromptDefinition,
+    engine: Engine,
+    host: Any,
 ) -> LiveThread:
     """The thread, for an agent with this prompt."""
     scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
     env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    return LiveThread(at, row, registry, agent=agent, env=env, host=host)
+    return LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)

@@ -156,6 +156,11 @@ class Known:
             "deliveryId": delivery["deliveries"][0]["id"],
         }
         self.values |= {name: self.made(name) for name in MAKERS if name not in self.values}
+        thread = self.values["threadId"]
+        said = self.post(f"agent-sessions/{thread}/messages", {"prompt": "hi"})["runId"]
+        self.open(f"/api/v1/workspaces/{self.slug}/agent-runs/{said}/stream")
+        listed = json.loads(self.open(f"/api/v1/workspaces/{self.slug}/threads/{thread}/messages"))
+        self.values["messageId"] = listed["messages"][0]["id"]
         app = self.post("oauth-apps", {"name": "Robot", "allowedScopes": [IDENTITY], **OWN})
         self.client = {"client_id": app["clientId"], "client_secret": app["clientSecret"]}
         form = urlencode({"grant_type": "client_credentials", **self.client}).encode()
