@@ -37,6 +37,7 @@ from weftline.threads.definitions.prompts import (
 from weftline.threads.packages import is_packed
 from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
+from weftline.threads.serving import Folder
 from weftline.threads.state import LiveThread, thread_of
 from weftline.threads.tools import ThreadTool
 from weftline.workspace.context import Workspaces
@@ -45,13 +46,14 @@ SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> LoadedAgents:
-    """Returns the agents of a folder, whose models are added to `models`.
+def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
+    """Returns a folder and its agents, whose models are added to `models`.
 
     Raises:
         WeftlineError: if anything is wrong with the folder.
     """
-    return LoadedAgents(Compiler.of(load_project(path), models).agents(), {})
+    project = load_project(path)
+    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
 
 
 class Compiler:

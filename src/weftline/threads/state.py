@@ -1,4 +1,4 @@
-"""The `ThreadState` of tools and hooks: one thread, for as long as a call, hook or run lasts."""
+"""The `ThreadState` of tools, hooks and endpoints: one thread, for as long as a call, request or run lasts."""
 
 from __future__ import annotations
 
@@ -379,10 +379,24 @@ async def thread_of(
     row = None if known is None else await threads.by_key_and_salt(at, *known)
     if row is None:
         raise NotFound("The run has no thread.")
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    state = LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)
+    state = state_of(at, row, registry, agent=agent, prompt=prompt, engine=engine, host=host)
     try:
         yield state
     finally:
         state.end()
+
+
+def state_of(
+    at: Workspaces,
+    row: ThreadRow,
+    registry: Registry,
+    *,
+    agent: AgentDefinition,
+    prompt: PromptDefinition,
+    engine: Engine,
+    host: Any,
+) -> LiveThread:
+    """The thread, for an agent with this prompt."""
+    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
+    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
+    return LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)
