@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.store.records.threads import ThreadRow
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -42,7 +43,20 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
+class OnThread(Protocol):
+    """The threads of an agent whose runs all have one: opens that of a run, as long as the run is in memory.
+
+    `check` and `begin` are those of `weftline.workspace.code_agents.ThreadRules`.
+    """
+
+    def __call__(self, at: Workspaces, info: RunInfo, /) -> AbstractAsyncContextManager[Any]: ...
+    async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None: ...
+    async def begin(self, at: Any, row: Any, /) -> None: ...
+    async def state(self, at: Workspaces, row: ThreadRow, /) -> Any:
+        """Returns the thread's state for code outside of runs."""
+        ...
+
+
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 

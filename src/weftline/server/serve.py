@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.cases import firing
+from weftline.cases.schedules import keep_defined
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -58,6 +59,7 @@ from weftline.workspace.providers import own_providers
 if TYPE_CHECKING:
     from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
+    from weftline.threads.project import Project
 
 logger = logging.getLogger(__name__)
 
@@ -196,17 +198,26 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
-    if given is None:
+def read_folder(given: str | Path | None) -> Project | None:
+    """Returns the folder of agents at this path, if it is one. Raises `WeftlineError` if anything is wrong with it."""
+    if given is None or not Path(given).is_dir():
         return None
-    from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
+    from weftline.threads.checking import load_project  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
-    if Path(given).is_dir() and is_project(given):
-        from weftline.threads.compiling import load_folder
+    return load_project(given) if is_project(given) else None
 
-        return ServedAgents(load_folder(given, models), models)
-    return ServedAgents(load_agents(given), models)
+
+def read_agents(
+    given: str | Path | None, models: Catalog, *, folder: Project | None, pages: Dialer
+) -> ServedAgents | None:
+    if given is None:
+        return None
+    from weftline.agent.loader import LoadedAgents, ServedAgents, load_agents
+
+    if folder is None:
+        return ServedAgents(load_agents(given), models)
+    return ServedAgents(LoadedAgents(folder.agents(models, pages=pages), {}), models)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -223,7 +234,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents = read_agents(settings.app, models)
+    folder = read_folder(settings.app)
+    agents = read_agents(settings.app, models, folder=folder, pages=pages)
     if options.traces:
         from weftline.agent.tracing.run_traces import trace_agents
 
@@ -284,6 +296,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
+    if folder is not None:
+        await keep_defined(app.workspaces, await engine.workspace("default"), folder.registry.schedules.values())
     alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
     app.schedules_changed = alarm.changed
     app.logins_changed = dialled.pool.forget_logins

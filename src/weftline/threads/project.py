@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,6 +31,11 @@ from weftline.threads.importing import Generation, checking
 from weftline.threads.markdown import AGENT_FIELDS, SCHEDULE_FIELDS, Markdown, agent_of, schedule_of
 from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry, ScheduleDefinition
 from weftline.threads.sources import Problem, Source, import_problem
+
+if TYPE_CHECKING:
+    from weftline.agent.agent import Agent
+    from weftline.net.dial import Dialer
+    from weftline.providers.catalog import Catalog
 
 FOLDERS: dict[str, Kind] = {
     "models": "model",
@@ -70,6 +75,21 @@ class Project(Struct, frozen=True, kw_only=True):
     evals: tuple[Path, ...] = ()
     scripts: Path | None = None
     generation: Generation
+
+    def agents(self, models: Catalog, *, pages: Dialer | None = None) -> dict[str, Agent[Any, Any]]:
+        """Returns the agents that a person can talk to, by name. The folder's models are added to `models`.
+
+        `pages` dials what `fetch` reads.
+
+        Raises:
+            DefinitionError: for what cannot be run.
+        """
+        from weftline.providers.scripted import ScriptedProvider  # only a folder that runs needs these
+        from weftline.providers.scripts import load_scripts
+        from weftline.threads.compiling import Compiler
+
+        scripts = None if self.scripts is None else ScriptedProvider(load_scripts(self.scripts))
+        return Compiler(self.registry, models, scripts=scripts, pages=pages).agents()
 
     def line_of(self, kind: Kind | str, name: str, field: str = "") -> tuple[str, int]:
         """Returns the file and line of a definition's field."""

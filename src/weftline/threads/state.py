@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
-from weftline.errors import Conflict, NotFound
-from weftline.runtime import ids
+from weftline.errors import Conflict
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
@@ -18,7 +17,6 @@ from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
 from weftline.threads.thread import EnvType, ExecutionState, SubagentRegistryEntry
-from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
@@ -175,27 +173,3 @@ class BlockingThread:
             return asyncio.run_coroutine_threadsafe(value(*args, **options), self._state.loop).result()
 
         return blocking
-
-
-@asynccontextmanager
-async def thread_of(
-    at: Workspaces,
-    session_id: str | None,
-    registry: Registry,
-    *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
-    host: Any,
-) -> AsyncGenerator[LiveThread]:
-    """The thread of a run, by the id of its session, for as long as the run is in memory."""
-    known = None if session_id is None else ids.parse(session_id, prefix="ses_")
-    row = None if known is None else await threads.by_key_and_salt(at, *known)
-    if row is None:
-        raise NotFound("The run has no thread.")
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    state = LiveThread(at, row, registry, agent=agent, env=env, host=host)
-    try:
-        yield state
-    finally:
-        state.end()
