@@ -7,6 +7,7 @@ import pytest
 from weftline import Engine
 from weftline.errors import InvalidRequest
 from weftline.threads import (
+    PromptDefinition,
     PromptToolConfig,
     Registry,
     SideConfig,
@@ -30,7 +31,7 @@ def folder() -> tuple[Registry, AgentThreads]:
         """Looks."""
         return ""
 
-    def prompt(name: str, *tools: object) -> object:
+    def prompt(name: str, *tools: str | PromptToolConfig) -> PromptDefinition:
         return define_prompt(
             name=name, model="m", tool_description="x", prompt="x", tools=tools, variables=required(f"P_{name}")
         )
@@ -38,7 +39,7 @@ def folder() -> tuple[Registry, AgentThreads]:
     registry = Registry.of(
         models=[define_model(name="m", provider="test", model="m")],
         tools=[look],
-        prompts=[  # pyright: ignore[reportArgumentType]
+        prompts=[
             prompt("front", "look", "below", "other"),
             prompt("below", PromptToolConfig("look", env={"TOOL": "of the entry"})),
             prompt("back"),
@@ -64,7 +65,7 @@ def folder() -> tuple[Registry, AgentThreads]:
 async def test_every_variable_that_is_missing_is_named_at_once() -> None:
     _, rules = folder()
     async with Engine() as engine:
-        at, workspace = engine.workspaces, (await (await engine.runtime()).workspace("default"))
+        at, workspace = engine.workspaces, 1
         with pytest.raises(InvalidRequest) as refused:
             await rules.check(at, workspace, user="ann", env={})
         assert refused.value.code == "missing_variable"

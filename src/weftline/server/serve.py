@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.cases import firing
-from weftline.cases.schedules import keep_defined
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -297,6 +296,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     )
     app.webhooks_changed = deliveries.changed
     if folder is not None:
+        from weftline.cases.schedules import keep_defined  # with pydantic
+
         await keep_defined(app.workspaces, await engine.workspace("default"), folder.registry.schedules.values())
     alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
     app.schedules_changed = alarm.changed

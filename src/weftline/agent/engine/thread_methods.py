@@ -17,7 +17,7 @@ from weftline.workspace.thread_starting import ThreadStart, start_thread
 from weftline.workspace.threads import BY_NAME
 
 if TYPE_CHECKING:
-    from weftline.agent.agent import Agent
+    from weftline.agent.definition import Definition
     from weftline.providers.catalog import Catalog
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class AgentFolder(Protocol):
     """A folder of agents, as `weftline.threads.load_project` returns it."""
 
-    def agents(self, models: Catalog, /) -> dict[str, Agent[Any, Any]]: ...
+    def agents(self, models: Catalog, /) -> Mapping[str, Definition[Any, Any]]: ...
 
 
 class ThreadMethods:
