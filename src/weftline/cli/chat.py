@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -55,7 +55,7 @@ def _talk_on_thread(folder: str, name: str | None) -> None:
     from weftline.threads.checking import load_project
 
     with Engine(project=load_project(folder)) as engine:
-        agent = _chosen(dict(engine.agents), name)  # pyright: ignore[reportArgumentType]
+        agent = _chosen(cast("dict[str, Agent[Any, Any]]", engine.agents), name)
         thread = blocking(lambda: engine.create_thread(agent.name or ""), engine=engine)
         _talk(agent, _OnThread(engine, thread.name))
 
