@@ -178,7 +178,7 @@ VERSION_7 = replace(
     ),
 )
 VERSION_8 = replace(VERSION_7, v=8, limits=Limits())
-EXAMPLE = replace(VERSION_7, v=9, on_thread=True)
+EXAMPLE = replace(VERSION_7, v=9, on_thread=True, models=("demo", None))
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe = st.none() | texts

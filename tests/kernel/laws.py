@@ -44,6 +44,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.policy import CapReached
+from weftline.kernel.seats import SeatClosing, SeatTaken
 from weftline.messages import Usage
 
 from .order import every_call_is_answered_before_the_run_goes_on, nothing_starts_in_a_pause_or_past_a_deadline
@@ -192,17 +193,22 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
 
 def the_final_turn_is_forced_once(log: Log) -> None:
     """K11"""
-    forced = ""
+    forced, closing = "", False
     completed = 0
     for head in heads(log):
         match head:
             case FinalForced():
                 assert not forced
                 forced = head.reason
+            case SeatClosing():
+                closing = True
+            case SeatTaken():
+                closing = False
             case AttemptStarted():
-                assert head.final == bool(forced)
+                assert head.final == (bool(forced) or closing)
             case CallStarted():
                 assert not forced
+                assert not closing
             case TurnCompleted():
                 completed += bool(forced)
                 assert completed <= 1

@@ -64,6 +64,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.questions import unclaim
+from weftline.kernel.seats import Ends, RunStopped, SeatForced
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -114,6 +115,7 @@ class Tool(Struct, frozen=True):
     bookkeeping: bool = False
     terminal: bool = False
     host: bool = False
+    ends: Ends = ""
 
 
 TOOLS = {
@@ -140,7 +142,19 @@ TOOLS = {
         Tool("code", "read", host=True),
     )
 }
-DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
+SEAT_TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("yield", "idempotent", ends="side"),
+        Tool("yield_too", "idempotent", concurrent=True, ends="side"),
+        Tool("hand_over", "read", ends="handoff"),
+        Tool("hand_over_too", "read", concurrent=True, ends="handoff"),
+        Tool("finish", "idempotent", concurrent=True, ends="session"),
+        Tool("give_up", "idempotent", concurrent=True, ends="failure"),
+    )
+}
+"""Tools of runs with seats. The argument `to` is the seat of a hand-off."""
+DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in (TOOLS | SEAT_TOOLS).items()}
 
 
 class Ask(Struct, frozen=True):
@@ -158,7 +172,7 @@ class Ask(Struct, frozen=True):
         return digest(self.final)
 
     def asked(self, id: str, *, gated: bool = False) -> AskedCall:
-        tool = TOOLS.get(self.name)
+        tool = TOOLS.get(self.name) or SEAT_TOOLS.get(self.name)
         if tool is None:
             return AskedCall(id, self.name, self.digest, "unknown", gated=gated)
         verdict = "invalid" if "bad" in self.args else "ok"
@@ -177,6 +191,8 @@ class Ask(Struct, frozen=True):
             bookkeeping=tool.bookkeeping,
             terminal=tool.terminal,
             host=tool.host,
+            ends=tool.ends,
+            to_seat=to if isinstance(to := self.args.get("to", 0), int) else 0,
         )
 
 
@@ -436,7 +452,7 @@ class World:
     ) -> CallGated:
         one = self.state.batch.calls[command.index]
         verdict = verdict or one.verdict
-        tool = TOOLS.get(one.name)
+        tool = TOOLS.get(one.name) or SEAT_TOOLS.get(one.name)
         if verdict == "ok" and asks is None and tool is not None and tool.asks is not None:
             asks = Asks(tool.asks)
         asks = asks if verdict == "ok" else None
@@ -595,6 +611,12 @@ class World:
 
     def resume(self) -> bool:
         return self.offer(RunResumed())
+
+    def stop(self, by: str = "tool:look") -> bool:
+        return self.offer(RunStopped(by))
+
+    def force(self, seat: int, by: str = "tool:look") -> bool:
+        return self.offer(SeatForced(seat, by))
 
     def steer(self, id: str) -> bool:
         return self.offer(MessageQueued(id, "steer"))

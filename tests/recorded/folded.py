@@ -67,7 +67,8 @@ def fold(items: Sequence[Item], history: Sequence[bytes]) -> Folded:
                 conversation = Conversation([*earlier, *given.messages], result_limit_bytes=limit)
                 conversation.digests = given.digests
             case AttemptStarted():
-                requests.append(Request(head.model.vendor_id, list(conversation.view.visible)))
+                seen = conversation.sides.seen_by_speaker(state.limits.seats, conversation.view.visible)
+                requests.append(Request(head.model.vendor_id, list(seen)))
             case CallClosed():
                 results.append((head.id, head.how, joined_text(bodies.decode_closed(item.body).parts)))
             case RunEnded():

@@ -62,6 +62,12 @@ async def steered_by_budgets(stage: Stage) -> None:
     await (await stage.start("answers_pages")).result()
 
 
+async def seats_that_change(stage: Stage) -> None:
+    """Two sides that take turns until code stops them, and an agent that hands over to another."""
+    await (await stage.start("debate")).result()
+    await (await stage.start("desk")).result()
+
+
 async def call_in_doubt(stage: Stage) -> None:
     run = await stage.start("doubtful")
     await stage.until(run, "call.started", times=2)
@@ -182,4 +188,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     budgets_of_a_day,
     forks_of_what_went_wrong,
     leases_over_http,
+    seats_that_change,
 )

@@ -18,11 +18,13 @@ from weftline.agent.settings import Caps
 from weftline.behaviors import Behavior, Compaction, Prompt
 from weftline.hooks import AfterModel, ToolGate
 from weftline.kernel.entries import Effect
+from weftline.kernel.seats import RunStopped, SeatForced
 from weftline.messages import File, Image, Opaque, ProviderCall, Text, Thinking
 from weftline.policies import Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import CallStart, Chunk, Finish, ModelRequest, ProviderError, UsageUpdate, Whole
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import calls
+from weftline.runtime.agent_code.seats import Ending, Seat
 from weftline.tools import Bounded, ServerData, ToolQuestion, toolset
 from weftline.tools.base import Paging
 
@@ -36,6 +38,16 @@ def together(*turns: dict[str, Any]) -> dict[str, Any]:
 
 USED = {"input": 10, "cached": 3, "reasoning": 2, "output": 5, "cache_write": 1}
 SCRIPTS: dict[str, list[Any]] = {
+    "debate": [
+        "I say yes.",
+        "Let me think.",
+        calls("rest", text="I say no."),
+        "Then I go on.",
+        calls("peek"),
+        "That is all.",
+        calls("peek"),
+    ],
+    "desk": [calls("refunds"), "Paid back."],
     "rich": [{**calls("look_up"), "usage": USED}, {"text": "Rich.", "usage": USED}],
     "broken": [{"text": "So far, ", "usage": USED}],
     "cut_short": [{"text": "As far as", "finish_reason": "max_tokens"}],
@@ -129,6 +141,18 @@ def look_up() -> list[Any]:
 def peek(at: str = "a") -> str:
     """Peeks."""
     return f"Peeked at {at}."
+
+
+@tool(effect="idempotent")
+def rest(text: str) -> str:
+    """Ends its turn."""
+    return "Noted."
+
+
+@tool(effect="read")
+def refunds() -> str:
+    """Pays back."""
+    return "Refunds will take over."
 
 
 @tool(effect="read", bounded=Paging("after"))
@@ -297,6 +321,8 @@ def agents(*, deployed: bool = False) -> list[Agent[Any, Any]]:
         parent,
         Agent("scripted:grandparent", name="grandparent", tools=[parent.as_tool("Asks.", name="ask_parent")]),
         _writer(),
+        _debate(),
+        _desk(),
         Agent(
             "scripted:writer",
             name="sampled",
@@ -345,6 +371,44 @@ def _writer() -> Agent[Any, Any]:
     def noted(point: AfterModel, context: RunContext[Any]) -> None:
         context.note("answered")
 
+    return agent
+
+
+def _debate() -> Agent[Any, Any]:
+    """Two sides: one that is made to speak twice and has one step, and one that ends its turn by a call."""
+    agent = Agent("scripted:debate", name="debate", instructions="Be for it.", tools=[rest, peek])
+    agent.seats = (
+        Seat(name="debate/a", tools=frozenset({"peek"}), max_steps=1),
+        Seat(
+            name="debate/b",
+            side="b",
+            model="scripted:debate",
+            system="Be against it.",
+            tools=frozenset({"peek", "rest"}),
+            endings={"rest": Ending("side", argument="text")},
+            stop_on_response=False,
+            stop_tool="rest",
+        ),
+    )
+    agent.max_side_turns = 20
+
+    @agent.on(AfterModel)
+    def steered(point: AfterModel, context: RunContext[Any]) -> None:
+        inside = context.entered.inside
+        if inside is not None and point.turn == 3:
+            inside.ask(SeatForced(0, "hook:steered"))
+        if inside is not None and point.turn == 6:
+            inside.ask(RunStopped("hook:steered"))
+
+    return agent
+
+
+def _desk() -> Agent[Any, Any]:
+    agent = Agent("scripted:desk", name="desk", instructions="Sort it.", tools=[refunds])
+    agent.seats = (
+        Seat(name="desk/a", tools=frozenset({"refunds"}), endings={"refunds": Ending("handoff", "refunds/a")}),
+        Seat(name="refunds/a", model="scripted:desk", system="Pay it back."),
+    )
     return agent
 
 

@@ -19,7 +19,7 @@ from weftline.store.database import Query, statement
 from weftline.store.records import threads
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext
-from weftline.workspace.threads import Branches
+from weftline.workspace.thread_branches import Branches
 
 made: list[tuple[str, str]] = []
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import socket
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 import commands
 from forked import run_python
-from weftline.cli import COMMANDS
+from weftline.cli import COMMANDS, cli
 from weftline.cli.output import DEFAULT_DB
 from weftline.store import open_store
 from weftline.store.sqlite.connection import connect
@@ -202,7 +201,8 @@ def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"chat", "check", "completion", "info", "init", "salvage"}))
 def test_every_command_that_has_a_store_has_the_same_default(name: str) -> None:
-    command = importlib.import_module(COMMANDS[name][0]).command
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
     found = [option for one in all_commands(command) for option in one.params if option.name == "db"]
     for option in found:
         assert option.envvar == "WEFTLINE_DB"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from weftline.server.router import Match, Router, WrongMethod
+import pytest
+
+from weftline.api.principal import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import Match, Route, Router, WrongMethod
 from weftline.server.routes.every import ROUTES
 
 
@@ -23,3 +27,38 @@ def test_few_requests_are_remembered() -> None:
     for number in range(1000):
         assert router.match("GET", f"/nowhere/{number}") is None
     assert router.match.cache_info().currsize <= 64
+
+
+async def nothing(app: object, request: Request, principal: Principal) -> Response:
+    return Response(b"")
+
+
+_PATHS = (
+    ("GET", "/t/{id}"),
+    ("GET", "/t/{id}/fs"),
+    ("PUT", "/t/{id}/fs/{*path}"),
+    ("GET", "/t/{id}/{*rest}"),
+    ("PUT", "/t/{id}/{*rest}"),
+)
+RESTS: list[tuple[str, str, str | None, dict[str, str]]] = [
+    ("GET", "/t/1", "/t/{id}", {"id": "1"}),
+    ("GET", "/t/1/", "/t/{id}/{*rest}", {"id": "1", "rest": ""}),
+    ("GET", "/t/1/a/b", "/t/{id}/{*rest}", {"id": "1", "rest": "a/b"}),
+    ("HEAD", "/t/1/a", "/t/{id}/{*rest}", {"id": "1", "rest": "a"}),
+    ("GET", "/t//a", "/t/{id}/{*rest}", {"id": "", "rest": "a"}),
+    ("GET", "/t//fs", "/t/{id}/{*rest}", {"id": "", "rest": "fs"}),
+    ("GET", "/t/1/fs", "/t/{id}/fs", {"id": "1"}),
+    ("PUT", "/t/1/fs/a/b", "/t/{id}/fs/{*path}", {"id": "1", "path": "a/b"}),
+    ("GET", "/t/1/fs/a", "/t/{id}/{*rest}", {"id": "1", "rest": "fs/a"}),
+    ("POST", "/t/1/a", None, {}),
+    ("GET", "/t/", None, {}),
+    ("GET", "/t", None, {}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "route", "params"), RESTS)
+def test_rest_of_path_is_for_a_route_that_takes_it(
+    method: str, path: str, route: str | None, params: dict[str, str]
+) -> None:
+    found = Router([Route(*one, nothing) for one in _PATHS]).match(method, path)
+    assert (found.route.path, found.params) == (route, params) if isinstance(found, Match) else route is found is None

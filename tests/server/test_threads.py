@@ -141,3 +141,19 @@ async def test_what_a_thread_is_created_from_is_checked(api: Api, agent: str) ->
     check_error(await api.post("threads", {"agentId": agent, "env": {"": "x"}}), 400, "invalid_request")
     unknown = await api.post("threads", {"agentId": agent, "colour": "red"})
     assert unknown.status == 201 and unknown.json["warnings"][0]["path"] == "colour", unknown.body
+
+
+async def test_fork_has_a_copy_of_values_and_text_variables(api: Api, agent: str) -> None:
+    thread = (await api.post("threads", {"agentId": agent, "values": {"a": [1]}, "env": {"SECRET": "s"}})).json["id"]
+    await api.call("PUT", f"threads/{thread}/env/TEXT", {"value": "t", "type": "text"})
+    run = await api.send(thread)
+    await api.events(run)
+    fork = (await api.post(f"agent-runs/{run}/fork", {"turn": 0})).json
+    await api.events(fork["runId"])
+    copy = (await api.snapshot(fork["runId"]))["sessionId"]
+    assert (await api.get(f"threads/{copy}/values")).json["values"] == [{"key": "a", "value": [1]}]
+    assert [(one["name"], one["value"]) for one in (await api.get(f"threads/{copy}/env")).json["env"]] == [
+        ("TEXT", "t")
+    ]
+    await api.call("PUT", f"threads/{copy}/values/a", {"value": 2})
+    assert (await api.get(f"threads/{thread}/values/a")).json["value"] == [1]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.engine.observing import RunObserver
+    from weftline.runtime.agent_code.seats import Seat
+    from weftline.runtime.engine import Engine
     from weftline.store.records.threads import ThreadRow
     from weftline.workspace.context import Workspaces
 
@@ -49,10 +51,10 @@ class OnThread(Protocol):
     `check` and `begin` are those of `weftline.workspace.code_agents.ThreadRules`.
     """
 
-    def __call__(self, at: Workspaces, info: RunInfo, /) -> AbstractAsyncContextManager[Any]: ...
+    def __call__(self, at: Workspaces, engine: Engine, info: RunInfo, /) -> AbstractAsyncContextManager[Any]: ...
     async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None: ...
-    async def begin(self, at: Any, row: Any, /) -> None: ...
-    async def state(self, at: Workspaces, row: ThreadRow, /) -> Any:
+    async def begin(self, at: Any, engine: Any, row: Any, /) -> None: ...
+    async def state(self, at: Workspaces, engine: Engine, row: ThreadRow, /) -> Any:
         """Returns the thread's state for code outside of runs."""
         ...
 
@@ -213,6 +215,9 @@ class Definition(Generic[OutputT, DepsT]):
             check_hook(one)
         self.on_thread: OnThread | None = None
         """For an agent of a folder, whose runs all have a thread: opens it for the run's tools and hooks."""
+        self.seats: tuple[Seat, ...] = ()
+        """Who may speak in its runs, if they have more than one speaker or rules for when a turn is over."""
+        self.max_side_turns: int | None = None
         self.observers: list[RunObserver] = []
         """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)

@@ -23,8 +23,8 @@ from weftline.store.rows import IdempotencyKey, RunRow
 from weftline.wire.errors import as_sent
 from weftline.wire.unknown_fields import UnknownField
 from weftline.work.heavy import parsed
-from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_branches import Branches
 
 _OWN = ("turn", "message")
 _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
@@ -83,7 +83,7 @@ async def fork_run(
     try:
         return await create_fork(
             engine,
-            threads.Branches(at),
+            Branches(at),
             point,
             plan,
             workspace=row.workspace,

@@ -142,7 +142,7 @@ async def create(on: Host, by: Principal, sent: Repeatable[ThreadModel]) -> Crea
         )
         code = at.code.by_id(agent_id)
         rules = None if code is None else code.threads
-        row = await start_thread(at, by.workspace, given, rules=rules, once=once)
+        row = await start_thread(at, by.workspace, given, engine=on.engine, rules=rules, once=once)
     shown = await _shown(on, row)
     return CreatedThread(*[getattr(shown, name) for name in ThreadView.__struct_fields__], warnings=warnings)
 

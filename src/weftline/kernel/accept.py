@@ -8,7 +8,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from weftline.kernel import policies, questions
+from weftline.kernel import policies, questions, seating
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.control import ANSWERS, OF_RUN, CallClaimed, CallUnclaimed
@@ -39,6 +39,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.questions import is_overdue
+from weftline.kernel.seats import RunStopped, SeatForced, SeatTaken
 from weftline.kernel.state import Call, Question, State
 
 _ANSWERS = frozenset[How]({"returned", "failed"})
@@ -108,6 +109,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return s.control.paused
     if type(head) is RunAdopted:
         return head.epoch > s.epoch
+    if type(head) is SeatTaken or type(head) is SeatForced or type(head) is RunStopped:
+        return seating.accepts(s, head)
     if type(head) is HistoryPinned:
         return s.history is None
     return False  # all others are decisions

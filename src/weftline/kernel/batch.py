@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from weftline.failure import Recovery
 from weftline.kernel.entries import Asks, Effect, How, Over, Verdict
+from weftline.kernel.seats import Ends
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
 """The stages of a call: the model asked for it, it was announced, it has begun, it has its one result.
@@ -86,6 +87,9 @@ class Call(_Room, frozen=True):
     """The index of the call that asked for it; None if the model did."""
     concurrent: bool = False
     """For a call with a parent: whether it may run beside other such calls."""
+    ends: Ends = ""
+    to_seat: int = 0
+    """As in `AskedCall`; empty for a call with a parent."""
 
     @property
     def tool(self) -> str:
@@ -147,6 +151,8 @@ class Batch(_Room, frozen=True):
     """How many of them failed, counted in the same way."""
     lacking: int | None = None
     """The first call that failed because something is missing, until a person has been asked for it."""
+    ending: bool = False
+    """Whether a call has succeeded that ends something, in a run with seats."""
     nested: int = 0
     """How many of its calls were requested by other calls. They come after those of the model."""
     first_nested: int = 0

@@ -284,7 +284,15 @@ class TakenBody(Struct):
 
 
 class TextBody(Struct):
-    """Body of `loop.detected`, `final.forced`, `output.rejected` and `results.over_budget`: a message to the model."""
+    """Body of `loop.detected`, `final.forced`, `output.rejected`, `results.over_budget`, `seat.closing` and
+    `seat.asked_on`: a message to the model.
+    """
+
+    text: str
+
+
+class SpokenBody(Struct):
+    """Body of `seat.taken`, if a call ended the side turn before it: what the other side reads of it."""
 
     text: str
 
@@ -395,6 +403,7 @@ decode_await = Decoder(AwaitBody).decode
 decode_answer = Decoder(AnswerBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
+decode_spoken = Decoder(SpokenBody).decode
 decode_control = Decoder(ControlBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_summary = Decoder(SummaryBody).decode

@@ -109,6 +109,8 @@ def _new_call(one: AskedCall) -> Call:
         bookkeeping=one.bookkeeping,
         terminal=one.terminal,
         host=one.host,
+        ends=one.ends,
+        to_seat=one.to_seat,
     )
 
 
@@ -121,7 +123,12 @@ def asked_further(s: State, head: CallAsked, at: int) -> State | None:
     if not parent.host or parent.stage != "started":
         return None
     call = replace(
-        _new_call(head.call), parent=head.parent, concurrent=head.call.concurrent, host=False, terminal=False
+        _new_call(head.call),
+        parent=head.parent,
+        concurrent=head.call.concurrent,
+        host=False,
+        terminal=False,
+        ends="",
     )
     batch = replace(
         batch,
@@ -287,6 +294,8 @@ def closed(s: State, head: CallClosed, at: int) -> State | None:
         lacking=head.index if head.hint is not None and _lacks(batch, head) else batch.lacking,
         ready=ready,
     )
+    if call.ends and s.seats is not None and head.how == "returned":
+        batch = replace(batch, ending=True)
     if batch.nested:
         batch = _closed_among_nested(batch, head.index, call)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)

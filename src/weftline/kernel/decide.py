@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel import budgeting, compaction, policies, questions, turns
+from weftline.kernel import budgeting, compaction, policies, questions, seating, turns
 from weftline.kernel.batch import Batch
 from weftline.kernel.calls import next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer, settled
@@ -53,6 +53,8 @@ def advance(s: State) -> Decision:
         return admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
+    if batch.ending and (overtaken := seating.rest_of_batch(s)):
+        return Decision(tuple(overtaken))
     if s.questions.open and s.control.queue and (withdrawn := _withdraw_questions(s)):
         return Decision(tuple(withdrawn))
     if batch.grants and batch.grants_due <= s.now and not is_overdue(s) and (again := _ask_again(s)):
@@ -276,6 +278,8 @@ def _after(s: State) -> Decision:
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
+    if s.seats is not None and (over := seating.after_batch(s)) is not None:
+        return over
     if s.batch.lacking is not None:
         match policies.lacks_something(s):
             case "finalize":
@@ -365,7 +369,7 @@ def decide(s: State) -> Decision:
 
 def _call_model(s: State) -> Decision:
     attempt = s.attempt
-    return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
+    return Decision(start=(CallModel(s.turn, attempt.number, s.closing, attempt.choice),))
 
 
 def _in_time(s: State, decision: Decision) -> Decision:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.kernel import budgeting, calls, compaction, policies, questions
+from weftline.kernel import budgeting, calls, compaction, policies, questions, seating
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -58,6 +58,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.policy import BudgetRefused, CapReached, PolicyDecided, RunUnattended
+from weftline.kernel.seats import RunStopped, SeatAskedOn, SeatClosing, SeatForced, SeatTaken
 from weftline.kernel.state import (
     MAX_COST_NUSD,
     Attempt,
@@ -65,6 +66,7 @@ from weftline.kernel.state import (
     Control,
     Questions,
     Queued,
+    Seats,
     State,
     Streak,
     Totals,
@@ -110,6 +112,8 @@ def _contradiction(head: Any) -> str:
             return "a summary failed that was not open"
         case ContextCompacted():
             return "a summary that was not open"
+        case SeatTaken() | SeatClosing() | SeatAskedOn() | SeatForced() | RunStopped():
+            return "a fact about seats that does not fit the run"
         case PolicyDecided():
             return f"the policy of turn {head.turn} was decided out of turn"
         case _:
@@ -132,6 +136,7 @@ def _run_created(s: State, head: RunCreated, at: int) -> State:
         limits=head.limits,
         thread=head.thread,
         parent=head.parent,
+        seats=Seats() if head.limits.seats else None,
     )
 
 
@@ -215,6 +220,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         batch=batch,
         guards=kept,
         totals=_spent(s.totals, head, True),
+        seats=seating.stepped(s, has_calls=bool(head.calls)),
     )
 
 
@@ -380,6 +386,11 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State | None]] = {
     LoopDetected: _loop_detected,
     BudgetExceeded: _only_counted,
     FinalForced: _final_forced,
+    SeatTaken: seating.seated,
+    SeatClosing: seating.closing,
+    SeatAskedOn: seating.asked_on,
+    SeatForced: seating.forced,
+    RunStopped: seating.run_stopped,
     MessageQueued: _message_queued,
     MessagesTaken: _messages_taken,
     RunPaused: _run_paused,

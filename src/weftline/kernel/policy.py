@@ -19,6 +19,7 @@ FinalReason: TypeAlias = Literal[
     "policy",
     "budget",
     "tool_failure",
+    "max_session_turns",
 ]
 """Why a turn is the final one, without tools."""
 GRACE_US = 10_000_000

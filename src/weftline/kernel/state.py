@@ -230,6 +230,29 @@ class Budget(Room, frozen=True):
     """How often a person was asked about that."""
 
 
+class Seats(Room, frozen=True):
+    """Who speaks in a run with seats, and for how long they have."""
+
+    index: int = 0
+    """The seat that speaks: its place in `Limits.seats`."""
+    taken: int = 0
+    """Side turns begun; 0 before anybody speaks."""
+    steps: int = 0
+    """Model turns of this side turn."""
+    texts: int = 0
+    """How many of the latest had no call."""
+    of_a: int = 0
+    """Model turns of all seats of the side a."""
+    of_b: int = 0
+    closing: str = ""
+    """Why the next answer is the last of the side turn; empty if it is not."""
+    forced: int | None = None
+    """The seat that takes the next side turn, if code has said which."""
+    stopped: bool = False
+    """Code wants the run to end."""
+    stopped_by: str = ""
+
+
 MAX_COST_NUSD = 10**18
 """A billion dollars. A larger amount is a provider's counting error, and could not be stored."""
 
@@ -279,11 +302,26 @@ class State(Room, frozen=True):
     compaction: Compaction = Compaction()
     policy: PolicyUse = PolicyUse()
     budget: Budget = Budget()
+    seats: Seats | None = None
+    """None in a run without seats."""
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
     def ended(self) -> bool:
         return self.step == "ended"
+
+    @property
+    def closing(self) -> bool:
+        """True if the next answer is the last of the run, or of its side turn, so that it is made without tools."""
+        return bool(self.guards.final) or (self.seats is not None and bool(self.seats.closing))
+
+    @property
+    def fallbacks(self) -> int:
+        """The last of the models that may be tried: those of the seat that speaks, or the run's."""
+        if self.seats is None:
+            return self.limits.fallbacks
+        rule = self.limits.seats[self.seats.index]
+        return rule.first_model + rule.fallbacks
 
     @property
     def in_flight(self) -> bool:
@@ -367,7 +405,7 @@ class State(Room, frozen=True):
         return self.limits.max_children - len(self.open_children)
 
 
-FOLD = 13
+FOLD = 14
 """The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
 A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.

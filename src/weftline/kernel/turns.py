@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from weftline import prompts
-from weftline.kernel import budgeting, compaction, policies
+from weftline.kernel import budgeting, compaction, policies, seating
 from weftline.kernel.calls import asks_about_doubt, repetitions
 from weftline.kernel.endings import ask_person, blocked, closed, end, parent_id, result_of_answer, settled
 from weftline.kernel.entries import (
@@ -62,12 +62,14 @@ _NOTHING = Decision()
 
 
 def ask_model(s: State) -> Decision:
+    if s.seats is not None and (first := seating.before_request(s)) is not None:
+        return first
     attempt = s.attempt
     choice = attempt.choice
     if attempt.failure and (attempt.failure_final or attempt.failures > s.limits.max_retries):
         if not _is_last(s) and (shorter := compaction.after_overflow(s)) is not None:
             return shorter
-        if choice >= s.limits.fallbacks:
+        if choice >= s.fallbacks:
             return end(s, "failed", code=attempt.failure, reason=s.guards.final)
         choice += 1
     if s.control.paused:
@@ -82,7 +84,7 @@ def ask_model(s: State) -> Decision:
         first = compaction.before_request(s)
         if first is not None:
             return first
-    final = bool(s.guards.final)
+    final = s.closing
     cause = (attempt.failure or "abandoned") if attempt.number else ""
     started = New(AttemptStarted(s.turn, attempt.number + 1, ModelRef(), final=final, cause=cause, choice=choice))
     if s.control.queue and not final:
@@ -100,6 +102,8 @@ def answered(s: State) -> Decision:
         return ask_model(s)  # the provider stopped in the middle of its own tools and must be called again
     if s.guards.final:
         return final_answer(s)
+    if s.seats is not None and (s.seats.stopped or s.closing):
+        return seating.side_over(s)
     if s.answer.invalid:
         if s.answer.rejections >= s.limits.output_retries:
             return end(s, "failed", code="invalid_output")
@@ -109,7 +113,7 @@ def answered(s: State) -> Decision:
         return Decision((New(MessagesTaken(_queued(s, "steer") or _queued(s, "follow_up"))),))
     if s.limits.check_output and not s.answer.accepted:
         return Decision(start=(CheckOutput(s.turn - 1),))
-    return end(s, "succeeded")
+    return end(s, "succeeded") if s.seats is None else seating.answered(s)
 
 
 def _reached(s: State) -> FinalReason | None:
@@ -127,6 +131,8 @@ def _reached(s: State) -> FinalReason | None:
         return "max_turns"
     if limits.max_cost_nusd is not None and s.turn and s.totals.cost_nusd >= limits.max_cost_nusd:
         return "max_cost"
+    if seating.is_last_side_turn(s):
+        return "max_session_turns"
     return None
 
 
@@ -174,6 +180,8 @@ def admit(s: State) -> Decision:
         return truncated(s)
     if s.guards.final:
         return final_answer(s)
+    if s.closing:
+        return _out_of_tools(s)
     if s.guards.tool_turns > s.limits.max_tool_turns:
         return _over_max_turns(s)
     if s.limits.loop_soft:
@@ -197,7 +205,7 @@ def admit(s: State) -> Decision:
 
 def is_over(s: State) -> bool:
     """Returns True if no call of the turn can begin, so that calls are answered without asking the gates."""
-    if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
+    if s.answer.finish == "max_tokens" or s.closing or s.guards.tool_turns > s.limits.max_tool_turns:
         return True
     return bool(s.limits.loop_soft) and repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
@@ -315,6 +323,15 @@ def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:
         append.append(force_final("loop_detected"))
     elif not s.guards.streak.reported:
         append.append(New(LoopDetected(count, False, tools(s), by), prompts.turns.repeating_calls(count)))
+    return Decision(tuple(append))
+
+
+def _out_of_tools(s: State) -> Decision:
+    """Answers the calls of a seat whose side turn is over."""
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "asked":
+            append += blocked(s, index, "not_run", prompts.calls.NO_MORE_TOOLS)
     return Decision(tuple(append))
 
 

@@ -36,6 +36,7 @@ FINAL_TURN = {
     "failure_cap": f"Too many tool calls in a row have failed, so tools are no longer available. {_LAST_ANSWER}",
     "budget": f"The budget for this work is used up, so tools are no longer available. {_LAST_ANSWER}",
     "tool_failure": f"A tool has failed for good, so tools are no longer available. {_LAST_ANSWER}",
+    "max_session_turns": f"This session has reached its turn limit, so tools are no longer available. {_LAST_ANSWER}",
     "policy": f"Tools have been disabled for this run. {_LAST_ANSWER}",
 }
 """The instruction for a forced final turn, by its reason."""

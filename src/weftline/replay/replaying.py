@@ -309,9 +309,7 @@ class _Replay:
     async def _check_turn(self, head: TurnCompleted, item: Item) -> None:
         """Compares how the current tools prepare the model's calls, and how the current checks judge its answer."""
         body = bodies.decode_turn(item.body)
-        asked, turn = await prepare_calls(
-            body.message, self._work, self._services, turn=head.turn, withheld=self._state.guards.withheld
-        )
+        asked, turn = await prepare_calls(body.message, self._work, self._services, turn=head.turn, state=self._state)
         found: list[Difference] = []
         before, after = turn_args(body), turn_args(turn)
         if len(asked) != len(head.calls):

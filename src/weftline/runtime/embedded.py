@@ -48,8 +48,9 @@ from weftline.runtime.people.interrupting import Interrupts, check_request, wait
 from weftline.runtime.reads.calls import CancelReceipt, stored_receipt
 from weftline.runtime.reads.finding import StoredNames, given_key
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
+from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches, remove_unnamed_contents
 from weftline.runtime.services import SLOW_TURN_S, Services
+from weftline.runtime.thread_messages import ThreadMessages
 from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, ToolSource
@@ -123,6 +124,7 @@ class EmbeddedEngine:
         ledger = self._ledger = Ledger()
         await ledger.open(self._store.records)
         await remove_lost_branches(self._store.records)
+        await remove_unnamed_contents(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
         self._creator = creator = RunCreator(
             self._store,
@@ -182,6 +184,7 @@ class EmbeddedEngine:
         self._interrupts = Interrupts(
             store, self._load_unfinished, append, self._settled, require_known_below=fleet.lineage.require_known_below
         )
+        self.messages = ThreadMessages(self._store, fleet.residents.runs, self._log.durable)
         try:
             await creator.open()
             await report_if_behind(self._run_clock, store)

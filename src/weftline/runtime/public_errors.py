@@ -14,6 +14,7 @@ from weftline.kernel import bodies
 from weftline.kernel.budgeting import STOPPED, UNPRICED
 from weftline.kernel.entries import CallClosed, Fact, RunEnded
 from weftline.kernel.policy import FinalReason
+from weftline.kernel.seating import SESSION_FAILED
 from weftline.providers.base import ErrorClass
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.text.redaction import REDACTED
@@ -63,6 +64,7 @@ CODES: Final = frozenset(
         "invalid_output",
         "local_timeout",
         "nobody_to_ask",
+        SESSION_FAILED,
         "worker_error",
     }
 )

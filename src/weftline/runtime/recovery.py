@@ -65,7 +65,7 @@ from weftline.runtime.tasks import TaskSet
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import LogStore
 from weftline.store.database import Database
-from weftline.store.records import threads
+from weftline.store.records import thread_files, threads
 from weftline.store.rows import DueRun, Item, Loaded, RunRow
 from weftline.work.heavy import in_turn
 
@@ -169,8 +169,11 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+    conversation.keeps_all = state.thread is not None and plan.thread_keeps_all
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)
+    if conversation.kept is not None:
+        conversation.kept.forget()  # they are stored
     return plan, conversation
 
 
@@ -429,3 +432,13 @@ async def remove_lost_branches(records: Database) -> None:
             await records.write(threads.remove_unused(thread))
     except StoreError as error:
         logger.warning("unused threads of forks could not be removed and stay until the next start: %s", error.message)
+
+
+async def remove_unnamed_contents(records: Database) -> None:
+    """Removes what the process that died was writing of files, or had begun to remove."""
+    try:
+        for content in await records.read(thread_files.unnamed_contents()):
+            while not await records.write(thread_files.remove_chunks(content)):
+                pass
+    except StoreError as error:
+        logger.warning("unfinished files could not be removed and stay until the next start: %s", error.message)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -42,8 +43,9 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import CapReached
-from weftline.kernel.state import Command, New, State
-from weftline.messages import Text, UserPart
+from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
+from weftline.kernel.state import Call, Command, New, State
+from weftline.messages import Text, UserPart, joined_text
 from weftline.plan import DEFINED_BY_PLAN
 from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
@@ -55,6 +57,7 @@ from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.rows import ThreadEnd
+from weftline.text.canonical import canonical_value
 from weftline.tools.asking import display_hint
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
@@ -230,7 +233,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _cut_short(state, work, head)
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
             return compacting.write_down(state, work, head)
-        case LoopDetected() | FinalForced() | ResultsOverBudget():
+        case SeatTaken(call=str(call)) if call and head.why != "handoff":
+            return Draft(head, bodies.encode(bodies.SpokenBody(_said_by_call(state, work, call))))
+        case LoopDetected() | FinalForced() | ResultsOverBudget() | SeatClosing() | SeatAskedOn():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
             return Draft(head, bodies.encode(bodies.TakenBody(work.conversation.queued_texts(head.ids))))
@@ -307,9 +312,15 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     """Returns the change to a thread at the end of a run, in the same transaction as the terminal entry."""
     if state.thread is None or not state.ended:
         return None
+    conversation = work.conversation
+    if conversation.kept is not None:
+        if state.status != "succeeded":
+            conversation.kept.fail(conversation.failure.partial, turn=state.turn)
+        return ThreadEnd(state.thread, [])  # they are there
+    if state.status == "failed" and state.history is None and work.plan.thread_keeps_all:
+        return ThreadEnd(state.thread, [bodies.encode(message) for message in work.plan.messages])
     if state.status != "succeeded":
         return ThreadEnd(state.thread, [])
-    conversation = work.conversation
     after = conversation.added() if work.plan.thread_keeps_all else conversation.exchange()
     messages = (*work.plan.messages, *after)
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
@@ -389,13 +400,15 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
         # The latest report of usage may not be the last: a provider that does not stop at once keeps counting.
         estimated = used.estimated or not work.answering.complete
         head = replace(head, usage=used.usage, estimated=estimated)
+        if work.conversation.kept is not None:
+            work.conversation.kept.cut_off = work.answering.text
         work.answering = None
     head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
 
 def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
-    ended = _end_of(work, head, text)
+    ended = _end_of(state, work, head, text)
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.calls.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
@@ -405,8 +418,11 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     return bodies.encode(ended)
 
 
-def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
+def _end_of(state: State, work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     conversation = work.conversation
+    if head.call and state.seats is not None:
+        said = _said_by_call(state, work, head.call)
+        return bodies.EndedBody(text=said) if head.status == "succeeded" else bodies.EndedBody(error=said or text)
     if head.status == "succeeded":
         # A run that a tool has ended has no answer: text beside the call is not one.
         return bodies.EndedBody(text="" if head.call else conversation.last_text)
@@ -438,3 +454,22 @@ def _provider_failure(attempt: AttemptFailed, body: bodies.FailedBody, model: Mo
     return bodies.ProviderFailure(
         model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
     )
+
+
+def _said_by_call(state: State, work: WorkingSet, call_id: str) -> str:
+    """Returns what a side has said with the call that ended its turn: an argument, or the result."""
+    for index, call in enumerate(state.batch.own):
+        if call.id == call_id:
+            return _said(state, work, index, call)
+    return ""
+
+
+def _said(state: State, work: WorkingSet, index: int, call: Call) -> str:
+    code, turn = None if work.toolbox is None else work.toolbox.code, work.conversation.turn
+    seat = None if code is None else code.seats.of(state)
+    ending = None if seat is None else seat.endings.get(call.name)
+    if ending is not None and ending.argument:
+        value = decode(turn.args[index]).get(ending.argument, "")
+        return value if isinstance(value, str) else canonical_value(value).decode()
+    result = turn.results.get(index)
+    return "" if result is None else joined_text(result.parts)

@@ -173,7 +173,10 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
         if name in ids:
             name = f"{name}_{re.sub(r'[^a-z]+', '_', (route.method + route.path.rpartition('/')[2]).lower())}"
         ids.add(name)
-        paths.setdefault(route.path, {})[route.method.lower()] = {"operationId": name, **_operation(route, schemas)}
+        paths.setdefault(shown_path(route), {})[route.method.lower()] = {
+            "operationId": name,
+            **_operation(route, schemas),
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Weftline", "version": __version__, "description": "A durable runtime for LLM agents."},
@@ -187,6 +190,11 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
             },
         },
     }
+
+
+def shown_path(route: Route) -> str:
+    """Returns the path of a route as OpenAPI writes it, which has no parameter for several segments."""
+    return route.path.replace("{*", "{")
 
 
 def body_type(route: Route) -> Any:
@@ -212,7 +220,7 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     made: Schema = {"summary": route.summary, "tags": [_tag(route.path)]}
     parameters: list[Schema] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in re.findall(r"{(\w+)}", route.path)
+        for name in re.findall(r"{(\w+)}", shown_path(route))
     ]
     parameters += [
         {"name": one.name, "in": place, "description": one.about, "schema": schema_of(one.type)}

@@ -73,6 +73,8 @@ class Route(Struct, frozen=True):
     """How it treats a credential with an agent allow-list."""
     every_workspace: bool = False
     """Whether the operator may use it for all workspaces at once, with `-` as the slug."""
+    is_open: Callable[[Any, Request], bool] | None = None
+    """Says of a request, to the `App`, whether it needs no credential although others of this route do."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     by_cookie: bool = False
@@ -126,7 +128,11 @@ class WrongMethod(Struct, frozen=True):
 
 
 class Router:
-    """Matches requests to routes. A parameter has the same name in all routes that share the path before it."""
+    """Matches requests to routes. A parameter has the same name in all routes that share the path before it.
+
+    `{*rest}` at the end of a path takes what is left of it, which may be empty, if no other route has the path. The id
+    before it may be empty as well, and methods that it does not have are unknown paths.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: tuple[Route, ...] = tuple(routes)
@@ -134,7 +140,10 @@ class Router:
         for route in self.routes:
             node = self._root
             for part in route.path.split("/")[1:]:
-                if part.startswith("{"):
+                if part.startswith("{*"):
+                    node.rest = node.rest or _Node(part[2:-1])
+                    node = node.rest
+                elif part.startswith("{"):
                     node.any = node.any or _Node(part[1:-1])
                     node = node.any
                     if node.name != part[1:-1]:
@@ -146,22 +155,25 @@ class Router:
         """Returns the route of a request, by method and path; None for an unknown path."""
 
     def _match(self, method: str, path: str) -> Match | WrongMethod | None:
-        node = self._root
-        params: dict[str, str] = {}
-        for part in path.split("/")[1:]:
+        method = "GET" if method == "HEAD" else method
+        node, params, blank = self._root, dict[str, str](), False
+        rest: Match | None = None
+        parts = path.split("/")[1:]
+        for place, part in enumerate(parts):
+            if node.rest is not None and (found := node.rest.routes.get(method)) is not None:
+                rest = Match(*found, {**params, node.rest.name: "/".join(parts[place:])})
             child = node.exact.get(part)
             if child is None:
                 child = node.any
-                if child is None or not part:
-                    return None
+                if child is None:
+                    return rest
+                blank = blank or not part
                 params[child.name] = part
             node = child
-        if not node.routes:
-            return None
-        found = node.routes.get("GET" if method == "HEAD" else method)
-        if found is None:
-            return WrongMethod(tuple(sorted(node.routes)))
-        return Match(*found, params)
+        if not node.routes or blank:
+            return rest
+        found = node.routes.get(method)
+        return WrongMethod(tuple(sorted(node.routes))) if found is None else Match(*found, params)
 
 
 _OF_OTHER_SERVERS = {
@@ -181,11 +193,12 @@ def no_such_route(path: str) -> NotFound:
 
 
 class _Node:
-    __slots__ = ("any", "exact", "name", "routes")
+    __slots__ = ("any", "exact", "name", "rest", "routes")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         """The name of the parameter that leads here."""
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
+        self.rest: _Node | None = None
         self.routes: dict[str, tuple[Route, Declared]] = {}

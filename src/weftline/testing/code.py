@@ -20,6 +20,7 @@ from weftline.runtime.agent_code.code import (
     PendingCall,
     PendingTurn,
 )
+from weftline.runtime.agent_code.seats import Seats
 from weftline.runtime.tool_calls.children import as_result
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
@@ -31,6 +32,7 @@ class IdleCode:
     context: object = None
     has_gates = sequential = watches = False
     may_be_overtaken = True
+    seats = Seats(())
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
         raise ToolFailed("there are no subagents")

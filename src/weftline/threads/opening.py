@@ -11,6 +11,7 @@ from msgspec import Struct
 from weftline.agent.context import RunInfo
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
+from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -44,20 +45,20 @@ class AgentThreads:
         self._scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
 
     @asynccontextmanager
-    async def __call__(self, at: Workspaces, run: RunInfo) -> AsyncGenerator[LiveThread]:
+    async def __call__(self, at: Workspaces, engine: Engine, run: RunInfo) -> AsyncGenerator[LiveThread]:
         known = None if run.thread_id is None else ids.parse(run.thread_id, prefix="ses_")
         row = None if known is None else await threads.by_key_and_salt(at, *known)
         if row is None:
             raise NotFound("The run has no thread.")
-        state = await self.state(at, row)
+        state = await self.state(at, engine, row)
         try:
             yield state
         finally:
             state.end()
 
-    async def state(self, at: Workspaces, row: ThreadRow) -> LiveThread:
+    async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
         env = Env(at, row, defaults=(self._agent.env, self._prompt.env), scoped=self._scoped)
-        return LiveThread(at, row, self._registry, agent=self._agent, env=env, host=self._host)
+        return LiveThread(at, row, self._registry, agent=self._agent, env=env, engine=engine, host=self._host)
 
     async def check(self, at: Workspaces, workspace: int, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` (`missing_variable`) that lists every required variable without a value."""
@@ -79,7 +80,7 @@ class AgentThreads:
                 variables=sorted(missing),
             )
 
-    async def begin(self, at: Workspaces, row: ThreadRow) -> None:
+    async def begin(self, at: Workspaces, engine: Engine, row: ThreadRow) -> None:
         pass
 
 

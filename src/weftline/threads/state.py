@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from weftline.errors import Conflict
+from msgspec.json import decode
+from msgspec.structs import asdict
+
+from weftline.errors import Conflict, NotFound, invalid_field
+from weftline.runtime.engine import Engine
+from weftline.store.records.thread_files import FileRow
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
-from weftline.threads.thread import EnvType, ExecutionState, SubagentRegistryEntry
+from weftline.threads.thread import (
+    AttachmentRef,
+    EnvType,
+    ExecutionState,
+    FileChunk,
+    FileRecord,
+    FileStats,
+    MessagesResult,
+    Order,
+    SubagentRegistryEntry,
+    ThreadMessage,
+)
+from weftline.workspace import thread_files as files
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_messages import said
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from weftline.threads.thread import WriteFileOptions
+
+T = TypeVar("T")
 
 
 class LiveThread:
@@ -32,9 +58,11 @@ class LiveThread:
         *,
         agent: AgentDefinition,
         env: Env,
+        engine: Engine,
         host: Any = None,
     ) -> None:
         self._at = at
+        self._engine = engine
         self._row = row
         self._registry = registry
         self._agent = agent
@@ -131,6 +159,41 @@ class LiveThread:
     async def load_agent(self, name: str, /) -> AgentDefinition:
         return self._registry.agent(name)
 
+    # Messages
+
+    async def get_messages(
+        self,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        order: Order = "asc",
+        include_silent: bool = True,
+        max_depth: int | None = None,
+    ) -> MessagesResult:
+        self._open()
+        if limit < 0 or offset < 0:
+            raise invalid_field("limit" if limit < 0 else "offset", "must not be negative.")
+        wanted = MessageFilter(
+            thread=self._row.key,
+            limit=limit,
+            offset=offset,
+            newest_first=order == "desc",
+            with_silent=include_silent,
+            max_depth=max_depth,
+        )
+        rows, total = await self._engine.messages.page(wanted, within=True)
+        return MessagesResult(messages=tuple([self._message(row) for row in rows]), total=total)
+
+    async def get_message(self, id: str, /) -> ThreadMessage | None:
+        self._open()
+        row = await self._engine.messages.one(self._row.key, id, within=True)
+        return None if row is None else self._message(row)
+
+    def _message(self, row: MessageRow) -> ThreadMessage:
+        fields = said(row, created_at=self._row.created_at).fields
+        fields["attachments"] = tuple([AttachmentRef(**asdict(one)) for one in fields["attachments"]])
+        return ThreadMessage(**fields)
+
     # Variables and values
 
     @property
@@ -157,6 +220,89 @@ class LiveThread:
         self._open()
         await set_value(self._at, self._row.key, key, value)
 
+    # Files
+
+    async def write_file(
+        self,
+        path: str,
+        data: bytes | str | AsyncIterable[bytes],
+        mime_type: str | None = None,
+        /,
+        **about: Unpack[WriteFileOptions],
+    ) -> FileRecord:
+        self._open()
+        if isinstance(data, str):
+            data, mime_type = data.encode(), mime_type or files.guessed(path) or "text/plain"
+        said = files.About(mime_type=mime_type or "", **about)
+        return _record(await files.write(self._at, self._row, path, data, about=said))
+
+    async def read_file(self, path: str, /) -> bytes | None:
+        self._open()
+        return await files.read(self._at, self._row, path)
+
+    async def read_file_stream(self, path: str, /) -> AsyncIterator[FileChunk] | None:
+        self._open()
+        if await files.stat(self._at, self._row, path) is None:
+            return None
+        return self._chunks(path)
+
+    async def _chunks(self, path: str) -> AsyncGenerator[FileChunk]:
+        async with files.opened(self._at, self._row, path) as found:
+            if found is None:
+                raise NotFound(f"The file {path} was removed.")
+            index, before = 0, b""
+            async for piece in found.pieces:
+                if index or before:
+                    yield FileChunk(data=before, index=index)
+                    index += 1
+                before = piece
+            yield FileChunk(data=before, index=index, is_last=True)
+
+    async def stat_file(self, path: str, /) -> FileRecord | None:
+        self._open()
+        found = await files.stat(self._at, self._row, path)
+        return None if found is None else _record(found)
+
+    async def readdir_file(self, path: str, /) -> list[FileRecord]:
+        self._open()
+        return [_record(one) for one in await files.entries(self._at, self._row, path)]
+
+    async def mkdir_file(self, path: str, /) -> FileRecord:
+        self._open()
+        return _record(await files.make_folder(self._at, self._row, path))
+
+    async def rmdir_file(self, path: str, /) -> bool:
+        self._open()
+        return await files.remove_folder(self._at, self._row, path)
+
+    async def unlink_file(self, path: str, /) -> bool:
+        self._open()
+        return await files.remove_file(self._at, self._row, path)
+
+    async def get_file_stats(self) -> FileStats:
+        self._open()
+        found = await files.totals(self._at, self._row)
+        return FileStats(file_count=found.files, total_size=found.bytes)
+
+    async def get_file_thumbnail(self, path: str, /) -> bytes | None:
+        self._open()
+        return await files.thumbnail(self._at, self._row, path)
+
+
+def _record(file: FileRow) -> FileRecord:
+    return FileRecord(
+        path=file.path,
+        name=file.name,
+        mime_type=file.mime_type,
+        storage="local" if file.location is None else "url",
+        size=file.size,
+        is_directory=file.is_folder,
+        metadata=decode(file.metadata),
+        width=file.width,
+        height=file.height,
+        created_at=file.created_at,
+    )
+
 
 class BlockingThread:
     """The same thread for a plain function: each method blocks the function's own thread until it is done."""
@@ -170,6 +316,17 @@ class BlockingThread:
             return value
 
         def blocking(*args: Any, **options: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(value(*args, **options), self._state.loop).result()
+            found = self._wait(value(*args, **options))
+            return self._pieces(cast("AsyncIterator[Any]", found)) if isinstance(found, AsyncIterator) else found
 
         return blocking
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._state.loop).result()
+
+    def _pieces(self, pieces: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(pieces, None)
+
+        while (piece := self._wait(following())) is not None:
+            yield piece

@@ -25,13 +25,13 @@ _FIRST_KEY = 10**17
 
 
 class ThreadRules(Protocol):
-    """What an agent of a folder wants of its threads. `at` is the context of every use case."""
+    """What an agent of a folder wants of its threads. `at` is the context of every use case, `engine` has its runs."""
 
     async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` if a thread with these variables could not work."""
         ...
 
-    async def begin(self, at: Any, row: Any, /) -> None:
+    async def begin(self, at: Any, engine: Any, row: Any, /) -> None:
         """Does what comes before the first message of a new thread. Waits for it only for a while."""
         ...
 

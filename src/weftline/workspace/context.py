@@ -36,6 +36,16 @@ async def ignore_changes(change: Change) -> None:
     """For a process that caches nothing."""
 
 
+class FileLimits(Struct, frozen=True, kw_only=True):
+    """How much the files of a thread may be, and those of all threads of a workspace."""
+
+    file_bytes: int = 256 * 1024 * 1024
+    thread_bytes: int = 1024 * 1024 * 1024
+    thread_files: int = 20_000
+    """Folders count too."""
+    workspace_bytes: int = 20 * 1024 * 1024 * 1024
+
+
 class Workspaces(Struct, frozen=True, dict=True):
     """The stored things of all workspaces. `changed` is awaited after each durable change."""
 
@@ -47,6 +57,7 @@ class Workspaces(Struct, frozen=True, dict=True):
     """Schemes that the operator allows in redirect URIs of OAuth apps."""
     code: CodeAgents = NO_CODE
     """The agents that every workspace has because they are defined in this process's code."""
+    files: FileLimits = FileLimits()
 
     @cached_property
     def hasher(self) -> Hasher:

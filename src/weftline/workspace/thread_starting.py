@@ -42,7 +42,13 @@ class ThreadStart(Struct, frozen=True, kw_only=True):
 
 
 async def start_thread(
-    at: Workspaces, workspace: int, given: ThreadStart, *, rules: ThreadRules | None, once: IdempotencyKey | None = None
+    at: Workspaces,
+    workspace: int,
+    given: ThreadStart,
+    *,
+    engine: object,
+    rules: ThreadRules | None,
+    once: IdempotencyKey | None = None,
 ) -> ThreadRow:
     """Creates a thread with all that is given, or returns the one that was created under the same key.
 
@@ -63,7 +69,7 @@ async def start_thread(
         await rules.check(at, workspace, user=given.user, env=given.env)
     row = await threads.create(at, workspace, draft, idempotency=once, also=also)
     if rules is not None:
-        await rules.begin(at, row)
+        await rules.begin(at, engine, row)
     return row
 
 

@@ -111,6 +111,15 @@ def put_env(
     return query()
 
 
+def copy_state(at: Workspaces, origin: ThreadRow, to: ThreadRow) -> Query[None]:
+    """Copies the values and the text variables of a thread; its secrets stay with it."""
+    yield from thread_state.copy_values(origin.key, to.key)
+    for row in (yield from thread_state.env_of(of_thread(origin.key), workspace=origin.workspace)):
+        if row.type == "text":
+            value = opened(at, origin.workspace, row)
+            yield from put_env(at, to.workspace, of_thread(to.key), row.name, value, type="text")
+
+
 def checked_name(name: str) -> str:
     if not name or len(name.encode()) > MAX_KEY_BYTES or "=" in name or not name.isprintable():
         raise invalid_field("name", f"must have 1 to {MAX_KEY_BYTES} bytes, without = and control characters.")

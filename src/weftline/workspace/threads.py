@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder, decode, encode
+from msgspec.json import Decoder, encode
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.database import Query
-from weftline.store.records import threads
+from weftline.store.records import thread_messages, threads
 from weftline.store.records.threads import Keeps, NewThread, ThreadFilter, ThreadRow
 from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
@@ -108,43 +108,6 @@ async def add(
     return await at.records.write(query())
 
 
-class Branches:
-    """Threads for forks."""
-
-    def __init__(self, at: Workspaces) -> None:
-        self._at = at
-
-    async def branch(self, thread: int) -> int:
-        """A new, empty thread with the settings of another one. It belongs to no A2A context."""
-        at = self._at
-        row = await by_key(at, thread)
-        metadata = decode(row.metadata, type=dict[str, str])
-        metadata.pop(CONTEXT_KEY, None)
-        new = NewThread(
-            workspace=row.workspace,
-            salt=secrets.token_hex(6),
-            name=row.name,
-            agent=row.agent,
-            spec=await spec(at, row),
-            metadata=encode(metadata).decode(),
-            secrets=await sealed_headers(at, row),
-            user=row.user,
-            keeps=row.keeps,
-        )
-        now = at.clock.now_us()
-
-        def query() -> Query[int]:
-            row = yield from threads.insert(new, now=now)
-            yield from threads.mark_branch(row, now=now)
-            return row.key
-
-        return await at.records.write(query())
-
-    async def remove_unused(self, thread: int) -> None:
-        """Removes a thread if no run was ever created on it."""
-        await self._at.records.write(threads.remove_unused(thread))
-
-
 async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
     """The thread that code refers to by this name. Raises `NotFound`."""
     found = await at.records.read(threads.under(name_key(name), workspace=workspace))
@@ -239,7 +202,7 @@ async def count(at: Workspaces, wanted: ThreadFilter) -> int:
 
 async def runs_of_messages(at: Workspaces, key: int) -> list[int]:
     """The key of the run that added each message of a thread, oldest first."""
-    return await at.records.read(threads.runs_of_messages(key))
+    return await at.records.read(thread_messages.runs_of(key))
 
 
 async def by_key(at: Workspaces, key: int) -> ThreadRow:

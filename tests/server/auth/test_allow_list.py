@@ -182,7 +182,7 @@ async def test_resources_of_another_agent_look_nonexistent(office: Office, name:
     assert session["messages"] == [] and session.get("endedAt") is None
     if "stream" not in name:  # which goes on for as long as the run does
         reply = await office.call(name, office.mine.path(route), office.narrow, body)
-        otherwise = ("unknown_await", "unknown_turn", "not_paused", "run_unfinished", "lease_lost")
+        otherwise = ("unknown_await", "unknown_turn", "unknown_message", "not_paused", "run_unfinished", "lease_lost")
         assert reply.status in (200, 202) or reply.json["code"] in otherwise, reply.body
 
 

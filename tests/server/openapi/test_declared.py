@@ -14,7 +14,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import OF_EVERY_REQUEST, Body, Undeclared
 from weftline.server.http import Request, Response
-from weftline.server.openapi import body_type, document
+from weftline.server.openapi import body_type, document, shown_path
 from weftline.server.router import EventStream, Route, Router
 from weftline.server.routes.every import ROUTES
 
@@ -37,7 +37,7 @@ BODY = Body(dict, _text)
 
 def parameters(route: Route) -> set[tuple[str, str]]:
     """The query parameters and headers that the page has for a route."""
-    listed = PAGE[route.path][route.method.lower()].get("parameters", [])
+    listed = PAGE[shown_path(route)][route.method.lower()].get("parameters", [])
     return {(one["in"], one["name"].lower()) for one in listed if one["in"] != "path"}
 
 
@@ -68,6 +68,12 @@ async def known(world: World, key: str) -> dict[str, str]:
     reply = await world.call("POST", f"{WORKSPACE}/agent-runs", credential=key, body=run)
     made["runId"] = reply.json["runId"]
     await world.call("GET", f"{WORKSPACE}/agent-runs/{made['runId']}/stream", credential=key)
+    said = await world.call(
+        "POST", f"{WORKSPACE}/agent-sessions/{made['threadId']}/messages", credential=key, body={"prompt": "hi"}
+    )
+    await world.call("GET", f"{WORKSPACE}/agent-runs/{said.json['runId']}/stream", credential=key)
+    listed = await world.call("GET", f"{WORKSPACE}/threads/{made['threadId']}/messages", credential=key)
+    made["messageId"] = listed.json["messages"][0]["id"]
     return made
 
 

@@ -41,7 +41,7 @@ from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
 from weftline.server.declared import Form
-from weftline.server.openapi import body_type, document, json_type
+from weftline.server.openapi import body_type, document, json_type, shown_path
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
 from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
@@ -156,6 +156,11 @@ class Known:
             "deliveryId": delivery["deliveries"][0]["id"],
         }
         self.values |= {name: self.made(name) for name in MAKERS if name not in self.values}
+        thread = self.values["threadId"]
+        said = self.post(f"agent-sessions/{thread}/messages", {"prompt": "hi"})["runId"]
+        self.open(f"/api/v1/workspaces/{self.slug}/agent-runs/{said}/stream")
+        listed = json.loads(self.open(f"/api/v1/workspaces/{self.slug}/threads/{thread}/messages"))
+        self.values["messageId"] = listed["messages"][0]["id"]
         app = self.post("oauth-apps", {"name": "Robot", "allowedScopes": [IDENTITY], **OWN})
         self.client = {"client_id": app["clientId"], "client_secret": app["clientSecret"]}
         form = urlencode({"grant_type": "client_credentials", **self.client}).encode()
@@ -212,7 +217,7 @@ def usable(body: Any) -> Any:
 
 def test_every_route_is_on_page_under_id_of_its_own(page: Json) -> None:
     listed = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
-    assert listed == {(route.method, route.path) for route in ROUTES}
+    assert listed == {(route.method, shown_path(route)) for route in ROUTES}
     ids = [operation["operationId"] for methods in page["paths"].values() for operation in methods.values()]
     assert len(set(ids)) == len(ids)
     assert page == json.loads(json.dumps(document(ROUTES)))
@@ -245,7 +250,7 @@ def test_every_request_with_a_body_says_what_it_is(page: Json) -> None:
 def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
     for route in ROUTES:
         if json_type(route) is not None:
-            success = page["paths"][route.path][route.method.lower()]["responses"][str(route.status)]
+            success = page["paths"][shown_path(route)][route.method.lower()]["responses"][str(route.status)]
             assert success["content"]["application/json"]["schema"], route.path
 
 
@@ -261,7 +266,7 @@ def test_create_returns_one_type(page: Json) -> None:
     """A generated client takes the types of all successes for that of each."""
     for route in ROUTES:
         if json_type(route) is not None and route.status != 200:
-            responses = page["paths"][route.path][route.method.lower()]["responses"]
+            responses = page["paths"][shown_path(route)][route.method.lower()]["responses"]
             described = [status for status, one in responses.items() if status < "300" and "content" in one]
             assert described == [str(route.status)], route.path
 
@@ -297,7 +302,7 @@ def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:
 
 def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
     def scopes(route: Route) -> list[Json]:
-        return page["paths"][route.path][route.method.lower()].get("security", [])
+        return page["paths"][shown_path(route)][route.method.lower()].get("security", [])
 
     for route in ROUTES:
         expected = [] if route.access == "public" else [{name: list(route.scopes)} for name in ("bearer", "apiKey")]

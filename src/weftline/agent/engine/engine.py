@@ -218,6 +218,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMetho
         host = new_engine(store, models=models, tools=self._tools, **options)
         # Not through `self.runtime`: runs also go on while the engine opens and closes.
         self._tools.facts_around = partial(facts_around, host)
+        self._tools.engine = host
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, engine=host)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
@@ -518,7 +519,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMetho
 
     async def _fork(self, host: Runtime, point: ForkPoint, plan: RunPlan) -> str:
         from weftline.replay.forking import create_fork
-        from weftline.workspace.threads import Branches
+        from weftline.workspace.thread_branches import Branches
 
         branches = Branches(self.workspaces)
         return await create_fork(host, branches, point, plan, workspace=self._workspace, sent=point.sent)

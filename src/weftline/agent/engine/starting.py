@@ -296,7 +296,7 @@ class Starter:
             durable=self._durable,
         )
         if plan.limits.max_cost_nusd is not None:
-            self._models.warn_unpriced((plan.model, *plan.fallbacks))
+            self._models.warn_unpriced(plan.all_models)
         return plan, blobs
 
     async def child_model(self, agent: Definition[Any, Any], code: str) -> str | None:

@@ -73,13 +73,20 @@ class ThreadMethods:
                 agent=agent, name=name or agent, user=user, env=env or {}, values=values or {}, tags=tuple(tags)
             )
             once = None if key is None else IdempotencyKey("library", f"thread:{key}", BY_NAME)
-            return await start_thread(self.workspaces, self._workspace, given, rules=found.on_thread, once=once)
+            return await start_thread(
+                self.workspaces,
+                self._workspace,
+                given,
+                engine=self._tools.engine,
+                rules=found.on_thread,
+                once=once,
+            )
 
         row = await self._on_engine_loop(work)
         return self.thread(ids.session_id(row.key, row.salt))
 
     async def _state_of(self, row: ThreadRow) -> Any:
         found = None if row.agent is None else self._tools.find(row.agent)
-        if found is None or found.on_thread is None:
+        if found is None or found.on_thread is None or self._tools.engine is None:
             raise InvalidRequest("Only threads of the agents of a folder have a state.")
-        return await found.on_thread.state(self.workspaces, row)
+        return await found.on_thread.state(self.workspaces, self._tools.engine, row)

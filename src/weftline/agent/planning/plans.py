@@ -27,6 +27,7 @@ from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.runtime.agent_code.code import ChildLimits
+from weftline.runtime.agent_code.seats import rules_of
 from weftline.runtime.engine import Engine
 from weftline.spec.fields import RunSpec
 from weftline.spec.plan import copied, level_of, to_plan
@@ -71,11 +72,20 @@ def plan_of(
         check_output=checks,
         await_gate=AwaitGate in points,
     )
+    models: tuple[str | None, ...] = ()
+    if agent.seats:
+        first, *others = agent.seats
+        first = replace(first, model=model, fallbacks=tuple(fallbacks))
+        models = tuple([one for seat in (first, *others) for one in (seat.model, *seat.fallbacks)])
+        stored = replace(stored, seats=rules_of((first, *others)), max_side_turns=agent.max_side_turns)
+        if any(one.side == "b" for one in others):
+            stored = replace(stored, compaction=None)  # a summary would have to be one for each side
     return RunPlan(
         messages=tuple(asked.conversation),
         name=code if name is None else name,
         model=model,
         fallbacks=fallbacks,
+        models=models,
         system=agent.instructions if isinstance(agent.instructions, str) else None,
         reasoning=settings.level,
         sampling=settings.sampling,

@@ -52,6 +52,7 @@ from weftline.runtime.agent_code.code import (
     PendingCall,
     PendingTurn,
 )
+from weftline.runtime.agent_code.seats import Seat, Seats
 from weftline.runtime.tool_calls.children import as_result
 from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
@@ -96,6 +97,7 @@ class AgentCode:
         above: Ancestors | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
         prompts: RunPrompts | None = None,
+        seats: Sequence[Seat] = (),
     ) -> None:
         """Creates the code of one run.
 
@@ -103,6 +105,7 @@ class AgentCode:
         agent's logs that the run has ended.
         """
         self.info = info
+        self.seats = Seats(seats)
         self._notes = Notes(prompts)
         self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
         self.teardown = Teardown(info.id, owned, lambda: on_left(self))

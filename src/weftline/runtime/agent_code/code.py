@@ -14,9 +14,12 @@ from msgspec import Struct
 from weftline.failure import Bounds, ChildLink, Failure, Hint, ServerData, Telemetry
 from weftline.kernel.bodies import AskBody, FinalResult
 from weftline.kernel.entries import AwaitKind, CallClosed, Fact, Over, RunEnded, Verdict
+from weftline.kernel.seats import RunStopped, SeatForced
+from weftline.kernel.state import State
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
+from weftline.runtime.agent_code.seats import Seats
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import Ask
 from weftline.tools.base import Tool, ToolContext, ToolOutput
@@ -175,6 +178,15 @@ class Inside(Protocol):
     def time_left_s(self) -> float | None: ...
     @property
     def calls(self) -> Sequence[PastCall]: ...
+    @property
+    def now(self) -> State:
+        """What is known about the run at this moment."""
+        ...
+
+    def ask(self, head: SeatForced | RunStopped) -> bool:
+        """Appends what code wants of the run. Returns False if the run does not accept it."""
+        ...
+
     async def watched(self, *, timeout_s: float) -> None:
         """Returns when the watchers have seen everything that happened, or after this time."""
         ...
@@ -197,6 +209,11 @@ class RunCode(Protocol):
 
     def enter(self, inside: Inside) -> None:
         """Called when the run is in memory and can be inspected."""
+        ...
+
+    @property
+    def seats(self) -> Seats:
+        """The seats that its runs may have."""
         ...
 
     @property

@@ -6,17 +6,20 @@ Meanwhile the log gets notes: the progress that tools report, and what hooks and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.kernel import bodies, policies
+from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import ProgressNote, ToolNote
 from weftline.kernel.notes import RUN_NOTE, TOOL_NOTE, TOOL_PROGRESS, RunNote
+from weftline.kernel.seats import RunStopped, SeatForced
+from weftline.kernel.state import State
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import SharedState
-from weftline.runtime.live import WATCHING, LiveRun
+from weftline.runtime.live import WATCHING, Draft, LiveRun
 from weftline.runtime.services import Sink
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.text.characters import storable
@@ -115,8 +118,9 @@ def _check(key: object, value: object) -> None:
 
 
 class RunInside:
-    def __init__(self, run: LiveRun) -> None:
+    def __init__(self, run: LiveRun, take: Callable[[LiveRun, Draft], None]) -> None:
         self._run = run
+        self._take = take
         self.state = HookState(run.work.conversation.shared)
 
     @property
@@ -139,6 +143,18 @@ class RunInside:
         watching = self._run.driving.tasks.get(WATCHING)
         if watching is not None:
             await asyncio.wait([watching], timeout=timeout_s)
+
+    @property
+    def now(self) -> State:
+        """What is known about the run at this moment."""
+        return self._run.state
+
+    def ask(self, head: SeatForced | RunStopped) -> bool:
+        """Appends what code wants of the run. Returns False if the run does not accept it."""
+        if self._run.gone or not accepts(self._run.state, head):
+            return False
+        self._take(self._run, Draft(head))
+        return True
 
     @property
     def calls(self) -> list[PastCall]:

@@ -195,7 +195,7 @@ def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: C
 
 def _priced(choice: int, state: State, work: WorkingSet) -> int:
     """The first model from this one on that can be used under a limit in money; this one if there is none."""
-    for number in range(choice, state.limits.fallbacks + 1):
+    for number in range(choice, state.fallbacks + 1):
         try:
             if _has_price(work, resolve(work, number)):
                 return number
@@ -241,7 +241,7 @@ def check_models(plan: RunPlan, catalog: Catalog, account: Account | None) -> No
     """Raises `WeftlineError` for anything that a run of the plan could not use. Without an account, no budget
     applies.
     """
-    models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+    models = [catalog.resolve(model) for model in plan.all_models]
     if account is not None:
         require_prices(account, models, catalog)
     if plan.limits.compaction is not None and plan.limits.compaction.model:

@@ -30,6 +30,7 @@ from weftline.providers.throttle import close_stream, open_stream
 from weftline.reminders import Reminder, due
 from weftline.runtime.agent_code.code import CodeFailed, RunCode
 from weftline.runtime.agent_code.inside import ProviderNotes
+from weftline.runtime.agent_code.seats import Seats, name_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.deltas import ArgumentDeltas, Deltas
@@ -154,6 +155,8 @@ async def call_model(
     code = (work.toolbox or EMPTY).code
     if code is not None:
         try:
+            if state.seats is not None:
+                request = _seated(request, state, work, code.seats)
             memory = work.conversation.shared.values
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
@@ -246,7 +249,7 @@ class _ModelCall(Struct, eq=False):
     def failed(self, error: ProviderError) -> Outcome:
         retry_at, wait_s = None, 0.0
         asked_s = error.retry_after_s or 0.0
-        patience_s = LONG_WAIT_S if self._command.choice < self._state.limits.fallbacks else MAX_RETRY_AFTER_S
+        patience_s = LONG_WAIT_S if self._command.choice < self._state.fallbacks else MAX_RETRY_AFTER_S
         retryable = error.retryable and asked_s <= patience_s
         active_us = self._active_us()
         if retryable and active_us / 1e6 >= self.left_s:
@@ -277,7 +280,7 @@ class _ModelCall(Struct, eq=False):
         command, limits = self._command, self._state.limits
         if retryable and self._state.attempt.failures < limits.max_retries:
             next_step = f"trying again in {wait_s:.1f} s"
-        elif command.choice < limits.fallbacks:
+        elif command.choice < self._state.fallbacks:
             next_step = "asking the next model"
         else:
             next_step = "not trying again"
@@ -333,9 +336,7 @@ class _ModelCall(Struct, eq=False):
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(
-            message, work, self._services, turn=command.turn, withheld=self._state.guards.withheld
-        )
+        asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, state=self._state)
         text = message.text
         used = spent(assembler, estimate=self._state.attempt.estimate)
         problem = "" if asked or work.plan.output_schema is None else await describe_invalid_answer(work, text)
@@ -462,6 +463,24 @@ def _request(
     if toolbox.code is not None:
         request.run = toolbox.code.context
     return request
+
+
+def _seated(request: ModelRequest, state: State, work: WorkingSet, seats: Seats) -> ModelRequest:
+    """The request of the seat that speaks: with its prompt and its tools, and the conversation as its side sees it.
+
+    Raises `CodeFailed` if the agent does not have the seat any more.
+    """
+    seat = seats.of(state)
+    if seat is None or state.seats is None:
+        raise CodeFailed(f"The agent has no {name_of(state)} any more.", code="agent_unavailable")
+    tools = [spec for spec in request.tools if seats.has(seat, spec.name)]
+    if state.seats.index:  # the first seat is what the run's plan describes
+        request = replace(request, system=seat.system, reasoning=seat.reasoning)
+    own = request.messages
+    seen = work.conversation.sides.seen_by_speaker(state.limits.seats, own)
+    if seen is not own:
+        request = replace(request, messages=seen, native=[])
+    return replace(request, tools=tools)
 
 
 def _excess(text: str) -> str:

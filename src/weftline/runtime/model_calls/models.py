@@ -22,13 +22,13 @@ PLAN_TIMEOUT_S = 120.0
 
 
 def model_id(work: WorkingSet, choice: int) -> str | None:
-    return work.plan.fallbacks[choice - 1] if choice else work.plan.model
+    return work.plan.all_models[choice]
 
 
 def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
     """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` if it no longer exists."""
     assert work.catalog is not None
-    return work.catalog.resolve(model_id(work, choice) if choice else work.plan.model)
+    return work.catalog.resolve(model_id(work, choice))
 
 
 def is_blind(work: WorkingSet, choice: int) -> bool:

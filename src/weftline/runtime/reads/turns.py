@@ -199,6 +199,9 @@ class _Fold:
             self._earlier = self._sent if self._sent <= len(visible) and not self._conversation.view.compacted else 0
             self.last = head.turn
         self._sent = len(visible)
+        seen = self._conversation.sides.seen_by_speaker(self._plan.limits.seats, visible)
+        if seen is not visible:
+            self._earlier = 0
         if self._wanted is not None and head.turn != self._wanted:
             return
         if not self._is_wanted(head.turn):
@@ -207,7 +210,7 @@ class _Fold:
         rendered = self._conversation.system
         request = LoggedRequest(
             system=plan.system if rendered is None else rendered,
-            messages=[*visible],
+            messages=[*seen],
             earlier=self._earlier,
             tools=plan.tools,
             offered=self._offered,

@@ -19,6 +19,7 @@ from weftline.errors import InvalidRequest
 from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
+from weftline.kernel.state import State
 from weftline.messages import Assistant, ToolCall, joined_text
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.agent_code.code import RunCode
@@ -205,12 +206,17 @@ class Prepared(Struct, frozen=True):
 
 
 async def prepare_calls(
-    message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
+    message: Assistant, work: WorkingSet, services: Services, *, turn: int, state: State
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """Prepares the calls of a model's message. Tools that are `withheld` in this turn are not called."""
+    """Prepares the calls of a model's message. Tools that are withheld in this turn are not called, and those of other
+    seats are unknown.
+    """
     calls = message.calls
     if not calls:
         return (), TurnBody(message)
+    code = (work.toolbox or EMPTY).code
+    seats = None if code is None or state.seats is None else code.seats
+    seat = None if seats is None else seats.of(state)
     asked: list[AskedCall] = []
     stored: list[TurnCall] = []
     calls_since, chars_since = 0, 0
@@ -221,8 +227,9 @@ async def prepare_calls(
             await asyncio.sleep(0)  # lets other tasks run
             calls_since, chars_since = 0, 0
         calls_since, chars_since = calls_since + 1, chars_since + len(call.args)
-        prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
-        asked.append(prepared.asked)
+        known = seats is None or seat is None or seats.has(seat, call.name)
+        prepared = await prepare_call(call, work, services, turn=turn, withheld=state.guards.withheld, known=known)
+        asked.append(prepared.asked if seats is None else seats.ended_by(prepared.asked, state))
         stored.append(prepared.stored(call.args))
     return tuple(asked), turn_body(message, stored)
 
@@ -235,15 +242,17 @@ async def prepare_call(
     turn: int,
     parent: str = "",
     withheld: Collection[str] = (),
+    known: bool = True,
 ) -> Prepared:
     """Finds a call's tool and final arguments, once: from here on they are facts, whatever code runs next.
 
-    `parent` is the call that asked for it, if it was not the model; such calls can also use hidden tools.
+    `parent` is the call that asked for it, if it was not the model; such calls can also use hidden tools. Without
+    `known`, there is no such tool for whoever speaks.
     """
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
     gated = code is not None and code.has_gates
-    tool = toolbox.get(call.name)
+    tool = toolbox.get(call.name) if known else None
     hidden = tool is not None and tool.traits.hidden
     if tool is None or (hidden and not parent):
         args = _as_object(call.args)

@@ -76,6 +76,14 @@ def set_value(thread: int, key: str, value: bytes) -> Query[None]:
     )
 
 
+def copy_values(thread: int, to: int) -> Query[None]:
+    yield from statement(
+        "INSERT INTO thread_values (thread, key, value) SELECT $1, key, value FROM thread_values WHERE thread = $2",
+        to,
+        thread,
+    )
+
+
 def delete_value(thread: int, key: str) -> Query[bool]:
     row = yield from one("DELETE FROM thread_values WHERE thread = $1 AND key = $2 RETURNING key", thread, key)
     return row is not None
