@@ -128,10 +128,11 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMetho
         """Runs in memory that no longer have an owner."""
         self._closing: AsyncGenerator[None] | None = None
         """Closes an engine that was opened implicitly."""
-        of_project = {} if project is None else project.agents(self._models.folder)
-        self._models.include_folder()
-        for agent in (*agents, *of_project.values()):
+        for agent in agents:
             self._admit(agent)
+        for agent in () if project is None else project.agents(self._models.folder).values():
+            self._admit(agent)
+        self._models.include_folder()
 
     @property
     def is_open(self) -> bool:
