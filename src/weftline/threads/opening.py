@@ -18,7 +18,7 @@ from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptDefinition, PromptToolConfig, VariableDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
-from weftline.threads.state import LiveThread
+from weftline.threads.state import LiveThread, state_of
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 
@@ -42,7 +42,6 @@ class AgentThreads:
         self._registry = registry
         self._host = host
         self._needed = tuple(needed_by(registry, agent))
-        self._scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
 
     @asynccontextmanager
     async def __call__(self, at: Workspaces, engine: Engine, run: RunInfo) -> AsyncGenerator[LiveThread]:
@@ -57,8 +56,7 @@ class AgentThreads:
             state.end()
 
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
-        env = Env(at, row, defaults=(self._agent.env, self._prompt.env), scoped=self._scoped)
-        return LiveThread(at, row, self._registry, agent=self._agent, env=env, engine=engine, host=self._host)
+        return state_of(at, row, self._registry, agent=self._agent, prompt=self._prompt, engine=engine, host=self._host)
 
     async def check(self, at: Workspaces, workspace: int, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` (`missing_variable`) that lists every required variable without a value."""
@@ -94,7 +92,7 @@ def needed_by(registry: Registry, agent: AgentDefinition) -> Iterator[Needed]:
             continue
         agents.add(one.name)
         yield from _required(f'agent "{one.name}"', one.variables, (one.env,))
-        prompts = [registry.prompts[side.prompt] for side in one.sides.values() if side.prompt in registry.prompts]
+        prompts = [registry.prompt(side.prompt) for side in one.sides.values()]
         seen: set[str] = set()
         while prompts:
             prompt = prompts.pop()
