@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from weftline.agent.agent import Agent
@@ -18,6 +19,7 @@ from weftline.net.egress import egress_from
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
+from weftline.providers.scripts import load_scripts
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -42,6 +44,14 @@ from weftline.tools.function import FunctionTool
 
 SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
+
+
+def agents_of(
+    registry: Registry, models: Catalog, *, scripts: Path | None = None, pages: Dialer | None = None
+) -> dict[str, Agent[Any, Any]]:
+    """Returns the agents that a person can talk to, by name; see `Project.agents`."""
+    played = None if scripts is None else ScriptedProvider(load_scripts(scripts))
+    return Compiler(registry, models, scripts=played, pages=pages).agents()
 
 
 class Compiler:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +35,6 @@ from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry, Sc
 from weftline.threads.sources import Problem, Source, import_problem
 
 if TYPE_CHECKING:
-    from weftline.agent.agent import Agent
     from weftline.net.dial import Dialer
     from weftline.providers.catalog import Catalog
 
@@ -77,20 +77,17 @@ class Project(Struct, frozen=True, kw_only=True):
     scripts: Path | None = None
     generation: Generation
 
-    def agents(self, models: Catalog, *, pages: Dialer | None = None) -> dict[str, Agent[Any, Any]]:
-        """Returns the agents that a person can talk to, by name. The folder's models are added to `models`.
+    def agents(self, models: Catalog, *, pages: Dialer | None = None) -> dict[str, Any]:
+        """Returns the agents (`weftline.Agent`) that a person can talk to, by name, and adds the folder's models.
 
         `pages` dials what `fetch` reads.
 
         Raises:
             DefinitionError: for what cannot be run.
         """
-        from weftline.providers.scripted import ScriptedProvider  # only a folder that runs needs these
-        from weftline.providers.scripts import load_scripts
-        from weftline.threads.compiling import Compiler
-
-        scripts = None if self.scripts is None else ScriptedProvider(load_scripts(self.scripts))
-        return Compiler(self.registry, models, scripts=scripts, pages=pages).agents()
+        # By name, as agents know engines, which know servers, which know what a folder is.
+        compiling = import_module(f"{__package__}.compiling")
+        return compiling.agents_of(self.registry, models, scripts=self.scripts, pages=pages)
 
     def line_of(self, kind: Kind | str, name: str, field: str = "") -> tuple[str, int]:
         """Returns the file and line of a definition's field."""
