@@ -87,6 +87,7 @@ TABLE: dict[str, Row] = {
     "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one at a time."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "not_implemented": Row(501, False, "Use another method; `chunked` is the only transfer coding that is supported."),
+    "handler_timeout": Row(504, True, "The folder's code took too long to answer; make it faster, or stream."),
     "unavailable": Row(503, True, "The server or its store cannot do this now; try again after Retry-After."),
     LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),

@@ -43,6 +43,7 @@ from weftline.workspace.scopes import MCP_SCOPE
 
 if TYPE_CHECKING:
     from weftline.server.a2a.sending import Deliveries
+    from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class App:
         options: ServerOptions | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
+        folder: Folder | None = None,
         every_route: Callable[[], Iterable[Route]] | None = None,
         operator_routes: Callable[[], Iterable[Route]] = tuple,
     ) -> None:
@@ -79,6 +81,8 @@ class App:
         self.workspaces = Workspaces(
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
         )
+        self.folder = folder
+        """The folder that is served, whose endpoints answer requests."""
         self.router = Router(routes)
         self._every_route = every_route
         """None if the router knows them."""
@@ -244,7 +248,7 @@ class App:
         route, request.params, request.declared = found.route, found.params, found.declared
         if route.has_metadata:
             request.metadata = self.oauth.resource_metadata(request)
-        if route.access == "public":
+        if route.access == "public" or (route.is_open is not None and route.is_open(self, request)):
             principal = NOBODY
         else:
             checking = operator(self.workspaces, self.engine.stored, request, route) if request.operator else None

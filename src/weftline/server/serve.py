@@ -58,6 +58,7 @@ from weftline.workspace.providers import own_providers
 if TYPE_CHECKING:
     from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
+    from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -196,17 +197,18 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
+def read_agents(given: str | Path | None, models: Catalog) -> tuple[ServedAgents | None, Folder | None]:
     if given is None:
-        return None
+        return None, None
     from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
     if Path(given).is_dir() and is_project(given):
         from weftline.threads.compiling import load_folder
 
-        return ServedAgents(load_folder(given, models), models)
-    return ServedAgents(load_agents(given), models)
+        agents, folder = load_folder(given, models)
+        return ServedAgents(agents, models), folder
+    return ServedAgents(load_agents(given), models), None
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -223,7 +225,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents = read_agents(settings.app, models)
+    agents, folder = read_agents(settings.app, models)
     if options.traces:
         from weftline.agent.tracing.run_traces import trace_agents
 
@@ -273,6 +275,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         options=options,
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
+        folder=folder,
         every_route=every_route,
         operator_routes=operator_routes,
     )
@@ -305,7 +308,14 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report_start(address, db=settings.db, models=models, tools=own_tools, agents=agents.by_name if agents else ())
+        report_start(
+            address,
+            db=settings.db,
+            models=models,
+            tools=own_tools,
+            agents=agents.by_name if agents else (),
+            public=folder.public if folder else (),
+        )
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         if agents:
