@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
-from weftline.runtime.clock import SystemClock
 from weftline.runtime.recovery import remove_unnamed_contents
-from weftline.store import open_store
-from weftline.store.base import Store
 from weftline.store.database import Query, one
-from weftline.store.memory import MemoryStore
 from weftline.store.records import thread_files as rows
 from weftline.store.records.thread_files import CHUNK_BYTES
-from weftline.threads.definitions.agents import AgentDefinition, SideConfig
-from weftline.threads.env import Env
-from weftline.threads.registry import Registry
 from weftline.threads.state import BlockingThread, LiveThread
-from weftline.workspace import threads, workspaces
+from weftline.workspace import threads
 from weftline.workspace.context import FileLimits, Workspaces
-from weftline.workspace.threads import ThreadDraft
 
-MB = 1024 * 1024
-DRAFT = ThreadDraft(name="t", agent=None, spec=b"{}")
-AGENT = AgentDefinition(name="a", side_a=SideConfig(prompt="a"))
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Store]:
-    store = open_store(tmp_path / "store") if request.param == "sqlite" else MemoryStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def at(store: Store) -> Workspaces:
-    return Workspaces(store.records, store.vault, SystemClock())
-
-
-async def state_of(at: Workspaces, slug: str = "acme") -> LiveThread:
-    row = await threads.create(at, await workspaces.ensure(at, slug), DRAFT)
-    return LiveThread(at, row, Registry(), agent=AGENT, env=Env(at, row), engine=cast("Any", None))
-
-
-@pytest.fixture
-async def state(at: Workspaces) -> LiveThread:
-    return await state_of(at)
+from .conftest import state_of
 
 
 async def stored(at: Workspaces) -> tuple[int, int, int]:
