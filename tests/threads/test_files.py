@@ -315,6 +315,7 @@ async def test_reader_of_a_file_that_is_removed_first_is_told_so(state: LiveThre
         await anext(found)
 
 
+@pytest.mark.requirement("thread.file.large")
 async def test_write_that_is_cut_off_leaves_the_earlier_file(at: Workspaces, state: LiveThread) -> None:
     await state.write_file("/a", b"before")
 
@@ -328,6 +329,7 @@ async def test_write_that_is_cut_off_leaves_the_earlier_file(at: Workspaces, sta
     assert await state.read_file("/a") == b"before" and await stored(at) == (1, 1, 6)
 
 
+@pytest.mark.requirement("thread.file.large")
 async def test_unfinished_content_goes_at_the_next_start(at: Workspaces, state: LiveThread) -> None:
     await state.write_file("/a", b"x" * 2 * CHUNK_BYTES)
 
