@@ -64,17 +64,9 @@ async def ask(app: Application, method: str, target: str, body: bytes = b"", *, 
     return Answer(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-def nothing_goes_on(store: ReadStore, then: str) -> Conflict:
-    """Returns the refusal of what only an engine can do; `then` is what the person wants, in their words."""
-    return Conflict(
-        "Nothing has this store open, so no run goes on: start"
-        f" `weftline serve{db_option(store.folder)}`, or the script with the run's engine, then {then}."
-    )
-
-
 def _needs_engine(then: str) -> Callable[..., CoroutineType[Any, Any, NoReturn]]:
     async def refuse(engine: StoredEngine, *_: Any, **__: Any) -> NoReturn:
-        raise nothing_goes_on(engine.store, then)
+        raise engine.refusal(then)
 
     return refuse
 
@@ -83,7 +75,7 @@ def _needs_engine_now(then: str) -> Callable[..., NoReturn]:
     """The same for what is not awaited."""
 
     def refuse(engine: StoredEngine, *_: Any, **__: Any) -> NoReturn:
-        raise nothing_goes_on(engine.store, then)
+        raise engine.refusal(then)
 
     return refuse
 
@@ -95,20 +87,20 @@ class StoredEngine:
     """
 
     def __init__(self, store: ReadStore) -> None:
-        self.store = store
+        self._store = store
         self.clock = SystemClock()
-        self.stored = StoredRuns(store.log, StoredNames(store.records))
+        self._stored = StoredRuns(store.log, StoredNames(store.records))
 
     @property
     def messages(self) -> NoReturn:
-        raise nothing_goes_on(self.store, "ask for the messages")
+        raise self.refusal("ask for the messages")
 
     def require_accepting(self) -> None: ...
 
     def require_writable(self) -> None: ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        return (await self.stored.find(run_id, workspace=workspace)).key
+        return (await self._stored.find(run_id, workspace=workspace)).key
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Does nothing, as only a server knows its models and tools."""
@@ -120,15 +112,15 @@ class StoredEngine:
         """Does nothing, as no run has to be told."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
-        return await owned(self.store).log.trim(before=before, after=after, workspace=workspace)
+        return await owned(self._store).log.trim(before=before, after=after, workspace=workspace)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
         from weftline.runtime.creating import add_ended  # with half of the engine
 
-        return await add_ended(owned(self.store).log, write)
+        return await add_ended(owned(self._store).log, write)
 
     async def resume_all(self) -> Resumed:
-        log = owned(self.store).log
+        log = owned(self._store).log
         held = log.held
         if held:
             await log.lift_hold()
@@ -166,10 +158,11 @@ class OfflineApp:
             return [replace(one, handler=refuse) if _is_live(one) else one for one in routes]
 
         async def refuse(*_: object) -> NoReturn:
-            raise nothing_goes_on(store, "try again")
+            raise engine.refusal("try again")
 
+        engine = StoredEngine(store)
         self._app = App(
-            StoredEngine(store),
+            engine,
             store,
             WorkspaceCatalogs(Catalog()),
             offline(FIRST),
