@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Typed
 from weftline.agent import argument_checks
 from weftline.agent.agent_tools import AgentTool, check_names, merged, name_of, to_tool
 from weftline.agent.behavior import Behavior, check_dedup
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
@@ -43,7 +43,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, RunInfo], AbstractAsyncContextManager[Any]]"
+OnThread: TypeAlias = "Callable[[Workspaces, RunInfo, Entered], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 

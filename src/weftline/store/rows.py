@@ -194,6 +194,8 @@ class Write(Struct):
     ended_at: int | None = None
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
+    seated: tuple[int, str] | None = None
+    """The thread that was handed over, and the agent that speaks on it from now on."""
     children: tuple[Write, ...] = ()
     """New runs that are created in the same transaction.
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
 
+from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound
 from weftline.runtime import ids
+from weftline.runtime.agent_code.seats import name_of
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
@@ -20,6 +22,7 @@ from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
+from weftline.threads.speakers import Speaker, seat_of
 from weftline.threads.thread import EnvType, ExecutionState, FileChunk, FileRecord, FileStats, SubagentRegistryEntry
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
@@ -43,15 +46,17 @@ class LiveThread:
         row: ThreadRow,
         registry: Registry,
         *,
-        agent: AgentDefinition,
-        env: Env,
+        speakers: Mapping[str, Speaker],
+        entered: Entered,
         host: Any = None,
     ) -> None:
+        """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
         self._at = at
         self._row = row
         self._registry = registry
-        self._agent = agent
-        self._env = env
+        self._speakers = speakers
+        self._entered = entered
+        self._entry: Defaults = {}
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
@@ -69,7 +74,7 @@ class LiveThread:
         """The thread for one call or handler. `key` is the same for each attempt at it."""
         state = copy(self)
         state._key, state.options = key, options or {}
-        state._env = self._env.with_entry(env or {})
+        state._entry = env or {}
         try:
             yield state
         finally:
@@ -82,6 +87,15 @@ class LiveThread:
         if self._over:
             raise Conflict("The call that this state was for is over.", code="scope_ended")
 
+    @property
+    def speaker(self) -> Speaker:
+        """Who speaks in the run now."""
+        inside = self._entered.inside
+        name = "" if inside is None else name_of(inside.now)
+        if name not in self._speakers:
+            name = seat_of(self._row.seat_agent or "")
+        return self._speakers.get(name) or next(iter(self._speakers.values()))
+
     # Identity
 
     @property
@@ -90,7 +104,7 @@ class LiveThread:
 
     @property
     def agent_id(self) -> str:
-        return self._row.seat_agent or self._agent.name
+        return self.speaker.agent.name
 
     @property
     def user_id(self) -> str | None:
@@ -148,15 +162,17 @@ class LiveThread:
 
     @property
     def variables(self) -> Env:
-        return self._env
+        speaker = self.speaker
+        defaults = (speaker.agent.env, self._entry, speaker.prompt.env)
+        return Env(self._at, self._row, defaults=defaults, scoped=speaker.scoped)
 
     async def env(self, name: str, /) -> str:
         self._open()
-        return await self._env.get(name)
+        return await self.variables.get(name)
 
     async def env_type(self, name: str, /) -> EnvType:
         self._open()
-        return await self._env.type_of(name)
+        return await self.variables.type_of(name)
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
@@ -288,8 +304,8 @@ async def thread_of(
     session_id: str | None,
     registry: Registry,
     *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
+    speakers: Mapping[str, Speaker],
+    entered: Entered,
     host: Any,
 ) -> AsyncGenerator[LiveThread]:
     """The thread of a run, by the id of its session, for as long as the run is in memory."""
@@ -297,9 +313,7 @@ async def thread_of(
     row = None if known is None else await threads.by_key_and_salt(at, *known)
     if row is None:
         raise NotFound("The run has no thread.")
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    state = LiveThread(at, row, registry, agent=agent, env=env, host=host)
+    state = LiveThread(at, row, registry, speakers=speakers, entered=entered, host=host)
     try:
         yield state
     finally:

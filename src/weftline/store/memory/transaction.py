@@ -101,6 +101,8 @@ def _change_records(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
         if new is not None and new.history and new.thread is not None:
             messages = [(message, None) for message in new.history]
             disk.query(thread_queues.begin(new.thread, messages, run=write.key, format=write.format))
+        if write.seated is not None:
+            disk.query(thread_queues.seat(*write.seated))
         events = events_of(write)
         if events and disk.query(webhooks.any_enabled()):
             workspace = disk.runs[write.key].row.workspace if new is None else new.workspace

@@ -41,6 +41,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
         if write.new is not None and write.new.history and write.new.thread is not None:
             messages = pieces.split_messages(db, write.new.history, run=write.key)
             run_query(db, thread_queues.begin(write.new.thread, messages, run=write.key, format=write.format))
+        if write.seated is not None:
+            run_query(db, thread_queues.seat(*write.seated))
     _add_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
