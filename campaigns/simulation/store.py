@@ -20,10 +20,12 @@ from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
 from weftline.store.base import LogStore, Store
 from weftline.store.database import Database, Query
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.rows import (
     AwaitFilter,
     Copied,
     DueRun,
+    History,
     Item,
     Loaded,
     OpenAwait,
@@ -270,6 +272,12 @@ class SimulatedLog:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
+
+    async def thread_history(self, thread: int) -> History:
+        return await self._wires.read(self.inner.thread_history(thread))
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        return await self._wires.read(self.inner.thread_rows(wanted))
 
     async def thread_size(self, thread: int) -> int:
         return await self._wires.read(self.inner.thread_size(thread))

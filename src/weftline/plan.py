@@ -172,7 +172,9 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     engine: EngineOptions | None = None
     """Options for its engine; None for none."""
     on_thread: bool = False
-    """Whether it needs a thread, and gets one of its own if none is given: its agent comes from a folder."""
+    """Whether its agent comes from a folder, so that it gets a thread of its own if none is given, or its thread keeps
+    everything.
+    """
 
     @property
     def all_models(self) -> tuple[str | None, ...]:
@@ -183,8 +185,8 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def thread_keeps_all(self) -> bool:
         """True if its thread keeps every message of the run, with calls and results.
 
-        A thread that code created does, and every thread of an agent of a folder. Other sessions of clients only have
-        questions and answers, whatever executes the run.
+        A thread that code created does, one that was created as a thread, and every thread of an agent of a folder.
+        Other sessions of clients only have questions and answers, whatever executes the run.
         """
         return self.on_thread or (self.code is not None and self.agent_id is None)
 

@@ -158,7 +158,7 @@ async def test_failed_model_call_is_raised_by_class_with_its_cause(
 
 
 @pytest.mark.requirement("loop.error.thread_intact")
-async def test_failed_run_keeps_its_messages_and_its_thread_continues() -> None:
+async def test_thread_keeps_finished_turns_of_a_failed_run() -> None:
     @tool
     def look() -> str:
         """Looks."""
@@ -177,7 +177,9 @@ async def test_failed_run_keeps_its_messages_and_its_thread_continues() -> None:
         again = await agent.run("Third?", thread="t", engine=engine)
         stored = await engine.thread("t").messages()
     said = [message.text for message in stored if isinstance(message, User | Assistant)]
-    assert said == ["First?", "One.", "Third?", "One."]
+    assert said == ["First?", "One.", "Second?", "", "Third?", "One."]
+    kinds = [type(message).__name__ for message in stored]
+    assert kinds == ["User", "Assistant", "User", "Assistant", "ToolResults", "User", "Assistant"]
     assert again.text == "One."
 
 

@@ -27,7 +27,8 @@ from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.store import MemoryLog
 from weftline.store.records import threads, workspaces
-from weftline.store.rows import Copied, Loaded, Write, Written
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
+from weftline.store.rows import Copied, History, Loaded, Write, Written
 from weftline.tools.base import Tool
 
 TIMEOUT_S = 60
@@ -122,10 +123,16 @@ class MoodyLog:
         self._inner.release(key, epoch)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
+        return await self._inner.thread_messages(thread)
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        return await self._inner.thread_rows(wanted)
+
+    async def thread_history(self, thread: int) -> History:
         if self.unreadable:
             self.unreadable -= 1
             raise StoreError("The store could not be read.")
-        return await self._inner.thread_messages(thread)
+        return await self._inner.thread_history(thread)
 
     async def blob(self, workspace: int, id: str) -> bytes | None:
         if self.unreadable_blobs:

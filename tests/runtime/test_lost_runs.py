@@ -18,6 +18,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import holding
 from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import History
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 
@@ -109,10 +110,10 @@ async def test_run_promoted_during_a_stop_is_left_to_the_next() -> None:
         await let_go.wait()
         return "held"
 
-    async def thread_messages(thread: int) -> list[bytes]:
+    async def thread_history(thread: int) -> History:
         nonlocal opened
         opened += 1
-        return []
+        return History([])
 
     limits = WorkspaceLimits(max_runs_per_workspace=1)
     it, _ = engine_on(place.store, SCRIPTS, tools={"hold": hold}, limits=limits)
@@ -120,7 +121,7 @@ async def test_run_promoted_during_a_stop_is_left_to_the_next() -> None:
         space, thread = await new_thread(place.store)
         await it.create(space, plan("hold", ServerRef("hold")))
         await began.wait()
-        place.store.log.thread_messages = thread_messages
+        place.store.log.thread_history = thread_history
         await it.create(space, plan("ask", LocalRef("ask")), thread=thread)
         draining = asyncio.create_task(it.drain(TIMEOUT_S))
         await asyncio.sleep(0)

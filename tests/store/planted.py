@@ -122,7 +122,7 @@ class EndInTwoTransactions(Planted):
         for write, result in zip(writes, results, strict=True):
             row = await self.inner.run(write.key)
             if write.thread_end is not None and row is not None:
-                leaves = replace(write, items=[], state=None, base_seq=row.next_seq, base_version=row.version)
+                leaves = replace(write, items=[], kept=(), state=None, base_seq=row.next_seq, base_version=row.version)
                 leaves = replace(leaves, version=row.version, new=None)
                 result.promoted = (await self.inner.flush([leaves]))[0].promoted
         return results

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -52,7 +52,8 @@ async def at(store: Store) -> Workspaces:
 
 async def state_of(at: Workspaces, slug: str = "acme") -> LiveThread:
     row = await threads.create(at, await workspaces.ensure(at, slug), DRAFT)
-    return LiveThread(at, row, Registry(), speakers={SPEAKER.name: SPEAKER}, entered=Entered())
+    speakers = {SPEAKER.name: SPEAKER}
+    return LiveThread(at, row, Registry(), speakers=speakers, entered=Entered(), engine=cast("Any", None))
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ SCRIPTS = {
     "set": turns(call("set_it"), "{{tool_results.0}}"),
     "needs": turns(call("needs_key"), "{{tool_results.0}}"),
     "resulting": turns(call("results", how="error"), call("results", how="success"), "{{tool_results.0}}"),
+    "listing": turns(call("lists"), "{{tool_results.0}}"),
     "lately": turns(call("late"), call("late"), "{{tool_results.0}}"),
     "die": turns(call("count", by=5), call("die_once"), "{{tool_results.0}}"),
 }
@@ -101,6 +102,15 @@ async def needs_key(state: ThreadState) -> str:
 async def results(state: ThreadState, how: str) -> ToolResult:
     '''Returns a result.'''
     return ToolResult(status="error", error="no such order") if how == "error" else ToolResult(result="found")
+""",
+    "agents/tools/lists.py": """
+@define_tool(effect="read")
+async def lists(state: ThreadState) -> list[object]:
+    '''Lists messages.'''
+    whole, one = await state.get_messages(), await state.get_messages(limit=1, order="asc")
+    first = one.messages[0]
+    assert await state.get_message(first.id) == first and whole.messages[0].created_at > 0
+    return [whole.total + 1, [one.role for one in whole.messages], [first.role], await state.get_message("msg_no")]
 """,
     "agents/tools/late.py": """
 from ...shared import kept
@@ -232,6 +242,69 @@ async def test_tool_without_its_variable_does_not_run(api: Api) -> None:
     missing = await said(api, await thread(api, "needs"))
     assert "KEY" in missing and "cannot run" in missing
     assert await said(api, await thread(api, "needs", env={"KEY": "k"})) == "k"
+
+
+@pytest.mark.requirement("thread.message.fields")
+async def test_messages_of_a_turn_with_a_call_are_listed_field_by_field(api: Api) -> None:
+    made = await thread(api, "resulting")
+    run = await api.send(made, "Find it.")
+    await api.events(run)
+    listed = (await api.get(f"threads/{made}/messages")).json
+    user, asked, failed, again, found, answer = listed["messages"]
+    assert listed["total"] == 6
+    base = f"msg_{run.removeprefix('run_')}_"
+    assert [one["id"] for one in listed["messages"]] == [base + end for end in ("m1", "0", "0_0", "1", "1_0", "2")]
+    assert (user["role"], user["content"], user["depth"], user["silent"], user["status"]) == (
+        "user",
+        "Find it.",
+        0,
+        False,
+        "completed",
+    )
+    [wanted] = json.loads(asked["tool_calls"])
+    assert (asked["role"], wanted["function"]["name"]) == ("assistant", "results")
+    assert json.loads(wanted["function"]["arguments"]) == {"how": "error"}
+    assert (failed["role"], failed["name"], failed["tool_status"]) == ("tool", "results", "error")
+    assert failed["tool_call_id"] == wanted["id"] and failed["content"] == "no such order"
+    assert (found["tool_status"], found["content"], answer["content"]) == ("success", "found", "found")
+    assert {one["log_id"] for one in listed["messages"]} == {run}
+    assert asked["request_sent_at"] <= asked["response_completed_at"] == asked["created_at"] >= user["created_at"]
+    assert all((one["parent_id"], one["metadata"], one["attachments"]) == (None, {}, []) for one in listed["messages"])
+    assert again["id"] != asked["id"]
+    assert (await api.get(f"threads/{made}/messages/{found['id']}")).json == found
+
+
+@pytest.mark.requirement("thread.message.list")
+async def test_messages_are_paged_in_either_order(api: Api) -> None:
+    made, other = await thread(api, "resulting"), await thread(api, "resulting")
+    for one in (made, other):
+        await said(api, one)
+    whole = (await api.get(f"threads/{made}/messages")).json["messages"]
+    names = [one["id"] for one in whole]
+
+    async def page(query: str) -> list[str]:
+        listed = (await api.get(f"threads/{made}/messages?{query}")).json
+        assert listed["total"] == len(whole)
+        return [one["id"] for one in listed["messages"]]
+
+    assert await page("limit=2") == names[:2]
+    assert await page("limit=2&offset=3") == names[3:5]
+    assert await page("order=desc&limit=3&offset=1") == names[::-1][1:4]
+    assert await page("maxDepth=0&offset=5") == names[5:]
+    assert await page("offset=6") == []
+    check_error(await api.get(f"threads/{other}/messages/{names[0]}"), 404, "unknown_message")
+    check_error(await api.get(f"threads/{made}/messages/msg_1-1"), 404, "unknown_message")
+    check_error(await api.get(f"threads/{made}/messages?limit=0"), 400, "invalid_request")
+    seen = json.loads(await said(api, await thread(api, "listing")))
+    assert seen == [3, ["user", "assistant"], ["user"], None]
+
+
+@pytest.mark.requirement("thread.message.wire_history")
+async def test_session_shows_questions_and_answers_of_its_thread(api: Api) -> None:
+    made = await thread(api, "resulting")
+    await said(api, made)
+    shown = (await api.get(f"agent-sessions/{made}")).json["messages"]
+    assert [(one["role"], one["content"]) for one in shown] == [("user", "hello"), ("assistant", "found")]
 
 
 async def test_result_may_have_the_specifications_form(api: Api) -> None:

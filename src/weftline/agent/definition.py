@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from weftline.agent.engine.observing import RunObserver
     from weftline.runtime.agent_code.seats import Seat
+    from weftline.runtime.engine import Engine
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -43,7 +44,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, RunInfo, Entered], AbstractAsyncContextManager[Any]]"
+OnThread: TypeAlias = "Callable[[Workspaces, Engine, RunInfo, Entered], AbstractAsyncContextManager[Any]]"
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 

@@ -94,4 +94,5 @@ class ServedAgents:
     def connect(self, tools: AgentTools, engine: Engine) -> None:
         """Lets `tools` read the logs of the engine's runs and start runs of subagents."""
         tools.facts_around = partial(facts_around, engine)
+        tools.engine = engine
         tools.planner = ChildPlans(model_id=self._models.of_child, engine=engine)

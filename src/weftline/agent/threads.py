@@ -95,7 +95,7 @@ class Thread:
         return f"<Thread {self.name}>"
 
     async def messages(self) -> list[Message]:
-        """The messages of the runs that succeeded, oldest first."""
+        """The messages of all runs, oldest first; of a run that failed those of its finished turns."""
         return await self._engine._on_engine_loop(self._read)
 
     async def _read(self) -> list[Message]:
@@ -146,6 +146,6 @@ class Thread:
                 raise NotFound(f"There is no thread {self.name!r}.")
             return row.key
         once = IdempotencyKey("library", threads.name_key(self.name), threads.BY_NAME)
-        draft = ThreadDraft(name=self.name, agent=None, spec=b"{}")
+        draft = ThreadDraft(name=self.name, agent=None, spec=b"{}", keeps="all")
         row = await threads.create(self._engine.workspaces, self._engine._workspace, draft, idempotency=once)
         return row.key

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from weftline.api.creating import Created, Host, Warn, blobs_of, prompt_fields
 from weftline.api.planning import RunSpec, check_plan, effective, merged, plan_of, require_named
@@ -139,6 +140,8 @@ async def _send(
         own = encode({"agentId": thread.agent})
     spec = await off_loop(partial(with_session, own, body.spec), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
+    if thread.keeps == "all":
+        plan = replace(plan, on_thread=True)
     # The secret headers come from the same place as the tools.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=thread.workspace)

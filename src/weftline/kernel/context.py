@@ -1,4 +1,5 @@
-"""The log's vocabulary for compaction: a summary in place of the older messages.
+"""The log's vocabulary for what models read of a conversation: its thread's history, and compaction, a summary in
+place of the older messages.
 
 A summary is written once: `compaction.started` permits one model call, which ends as `context.compacted` or as
 `compaction.failed`. No part of the conversation is lost; see `weftline.kernel.compaction` for the rules.
@@ -33,6 +34,17 @@ class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The model that writes summaries; "" for the run's own."""
     at_turns: int | None = None
     """The number of turns at which a request is compacted, whatever its size."""
+
+
+class HistoryPinned(_Head, frozen=True, tag="history.pinned"):
+    """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
+
+    upto: int
+    """How many messages these are."""
+    through: int | None = None
+    """The position of the thread's last message; None if an earlier version wrote this, which added messages only when
+    a run had ended.
+    """
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):

@@ -24,6 +24,7 @@ from weftline.kernel.context import (
     ContextCompacted,
     ContextMeasured,
     ContextRestored,
+    HistoryPinned,
 )
 from weftline.kernel.control import (
     AwaitKind,
@@ -151,12 +152,6 @@ class RunCreated(Head, frozen=True, tag="run.created"):
     limits: Limits
     thread: int | None = None
     parent: Parent | None = None
-
-
-class HistoryPinned(Head, frozen=True, tag="history.pinned"):
-    """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
-
-    upto: int
 
 
 class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):

@@ -38,7 +38,7 @@ from weftline.runtime import ids
 from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
 from weftline.store.database import Database
-from weftline.store.records import threads
+from weftline.store.records import thread_messages, threads
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import GIVEN, RunFilter, RunRow
 
@@ -106,7 +106,7 @@ async def export_thread_lines(
     while page := await log.runs(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
         before = page[-1].key
         roots += page
-    added_by = await records.read(threads.runs_of_messages(thread.key), heavy=True)
+    added_by = await records.read(thread_messages.runs_of(thread.key), heavy=True)
     known = {one.key for one in roots}
     imported = [key for key in dict.fromkeys(added_by) if key not in known]
     roots += [await _imported(log, key) for key in reversed(imported)]

@@ -41,6 +41,7 @@ from weftline.kernel.entries import (
     ChildEnded,
     Fact,
     FinalForced,
+    HistoryPinned,
     How,
     InstructionsRendered,
     LoopDetected,
@@ -60,7 +61,7 @@ from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.model_view import LatestTurn, ModelView, parts_within
 from weftline.runtime.sides import Sides
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.rows import Item
+from weftline.store.rows import Item, KeptMessage
 from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
 
@@ -164,7 +165,68 @@ class SharedState(Struct, eq=False, gc=False):
                 self.values[key] = value
 
 
+class KeptMessages(Struct, eq=False, gc=False):
+    """The messages of a run that its thread keeps as soon as there are any. Their ids are known before they exist."""
+
+    _new: list[KeptMessage] = []
+    """Those that are not appended yet; the run's own id is not in theirs."""
+    cut_off: str = ""
+    """The text of an answer that was under way when the run was ended."""
+    _others: int = 0
+    """How many there have been that are neither answers nor results."""
+
+    def pop(self, run: str, *, at: int) -> list[KeptMessage]:
+        """Returns what is new of the run with this unique id."""
+        if not self._new:
+            return self._new
+        new, self._new = self._new, []
+        own = message_id(run)
+        return [
+            replace(
+                one,
+                id=own + one.id,
+                asked_by=None if one.asked_by is None else own + one.asked_by,
+                created_at=at,
+                sent_at=None if one.sent_at is None else at - one.sent_at,
+            )
+            for one in new
+        ]
+
+    def forget(self) -> None:
+        self._new = []
+
+    def add(self, message: Message) -> None:
+        self._others += 1
+        role = "user" if isinstance(message, User) else "assistant" if isinstance(message, Assistant) else "system"
+        silent = isinstance(message, User) and message.injected
+        self._new.append(KeptMessage(f"_m{self._others}", role, bodies.encode(message), 0, silent=silent))
+
+    def answer(self, message: Assistant, head: TurnCompleted) -> None:
+        encoded = bodies.encode(message)
+        self._new.append(KeptMessage(f"_{head.turn}", "assistant", encoded, 0, head.active_us, calls=len(head.calls)))
+
+    def fail(self, text: str, *, turn: int) -> None:
+        """Adds the answer that was cut off when the run ended. Models do not read it."""
+        text = self.cut_off or text
+        if text:
+            message = bodies.encode(Assistant((Text(text),)))
+            self._new.append(KeptMessage(f"_{turn}", "assistant", message, 0, status="failed"))
+
+    def result(self, result: ToolResult, *, turn: int, index: int) -> None:
+        message = bodies.encode(ToolResults((result,)))
+        status = "error" if result.is_error else "success"
+        self._new.append(
+            KeptMessage(f"_{turn}_{index}", "tool", message, 0, tool_status=status, asked_by=f"_{turn}", place=index)
+        )
+
+
+def message_id(run: str) -> str:
+    """The beginning of the ids of a run's messages: they are those of the run, its turn, and the call's place in it."""
+    return f"msg_{run.removeprefix('run_')}"
+
+
 _PARTS = (
+    HistoryPinned,
     InstructionsRendered,
     StateChanged,
     DeployAdopted,
@@ -210,6 +272,10 @@ class Conversation(Struct, eq=False, gc=False):
     calls: PastCalls = field(default_factory=PastCalls)
     shared: SharedState = field(default_factory=SharedState)
     failure: LatestFailure = NO_FAILURE
+    keeps_all: bool = False
+    """Whether the run's thread keeps all its messages."""
+    kept: KeptMessages | None = None
+    """Those, from the run's first turn on; None if its thread gets what it keeps when the run has ended."""
     sides: Sides = field(default_factory=Sides)
     """Who has said what, in a run with seats."""
     system: str | None = None
@@ -321,6 +387,11 @@ class Conversation(Struct, eq=False, gc=False):
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
         match head:
+            case HistoryPinned():
+                if self.keeps_all and head.through is not None:
+                    self.kept = KeptMessages()
+                    for message in self.messages[head.upto : self._given]:
+                        self.kept.add(message)
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallClosed():
@@ -352,13 +423,16 @@ class Conversation(Struct, eq=False, gc=False):
                 if body:
                     self._render(bodies.decode_rendered(body))
             case SeatTaken():
-                self.sides.take(head, bodies.decode_spoken(body) if body else None, at=len(self.messages))
+                said = bodies.decode_spoken(body).text if body else ""
+                if said and self.kept is not None and self.sides.side == "b":
+                    self.kept.add(User.of(said))
+                self.sides.take(head, said, at=len(self.messages))
             case (
                 LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() | SeatClosing() | SeatAskedOn()
             ):
                 text = bodies.decode_text(body).text if body else ""
                 if text:
-                    self._add(User.of(text, injected=True), len(text))
+                    self._add(User.of(text, injected=True), len(text), keep=not isinstance(head, FinalForced))
                 if isinstance(head, OutputRejected):
                     self.failure = replace(self.failure, rejected=text)
                 if isinstance(head, FinalForced) and text:
@@ -399,7 +473,11 @@ class Conversation(Struct, eq=False, gc=False):
         self.failure = NO_FAILURE
         for call in head.calls:
             self.calls.ids[call.id] = None
-        self._add(message, size)
+        if self.kept is not None and self.sides.side == "a":
+            self.kept.answer(message, head)
+        elif self.kept is not None and message.text:
+            self.kept.add(User.of(message.text))  # a thread keeps what the other side says as a user's
+        self._add(message, size, keep=False)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
         turn, calls = self.turn, self.calls
@@ -412,8 +490,10 @@ class Conversation(Struct, eq=False, gc=False):
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
+        if self.kept is not None and self.sides.side == "a":
+            self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
         if (results := turn.all_results) is not None:
-            self._add(results, 0)  # counted one by one
+            self._add(results, 0, keep=False)  # counted, and kept, one by one
             for text in turn.after_results:
                 self._add(User.of(text, injected=True), len(text))
             turn.after_results = ()
@@ -444,11 +524,17 @@ class Conversation(Struct, eq=False, gc=False):
         if rendered.state is not UNSET:
             self.shared.apply(rendered.state)
 
-    def _add(self, message: Message, size: int) -> None:
+    def _add(self, message: Message, size: int, *, keep: bool = True) -> None:
         self.messages.append(message)
+        if keep and self.kept is not None and not (self.sides.side == "b" and _is_injected(message)):
+            self.kept.add(message)
         if self.view.compacted is not None:
             self.view.add(message)
         self.size += size
+
+
+def _is_injected(message: Message) -> bool:
+    return isinstance(message, User) and message.injected
 
 
 def _in_words(answer: AnswerBody) -> str:

@@ -293,6 +293,7 @@ class RunCreator:
         conversation = Conversation(
             [*plan.messages], size=content.input_bytes, result_limit_bytes=plan.model_result_limit_bytes
         )
+        conversation.keeps_all = new.thread is not None and plan.thread_keeps_all
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, ids.unique_id(key, new.salt), new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}

@@ -298,7 +298,9 @@ class Driver:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
-        self._log.append(run, facts, state=state, at=at, thread_end=end)
+        kept = work.conversation.kept
+        rows = () if kept is None else kept.pop(work.unique_id, at=at)
+        self._log.append(run, facts, state=state, at=at, thread_end=end, kept=rows)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
         if work.nested_callers:

@@ -50,6 +50,7 @@ from weftline.runtime.reads.finding import StoredNames, given_key
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches, remove_unnamed_contents
 from weftline.runtime.services import SLOW_TURN_S, Services
+from weftline.runtime.thread_messages import ThreadMessages
 from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, ToolSource
@@ -183,6 +184,7 @@ class EmbeddedEngine:
         self._interrupts = Interrupts(
             store, self._load_unfinished, append, self._settled, require_known_below=fleet.lineage.require_known_below
         )
+        self.messages = ThreadMessages(self._store, fleet.residents.runs, self._log.durable)
         try:
             await creator.open()
             await report_if_behind(self._run_clock, store)

@@ -27,6 +27,7 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.await_answers import PersonOf
 from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.reads.reading import StoredRuns
+from weftline.runtime.thread_messages import ThreadMessages
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.store.rows import IdempotencyKey, Item, Write, Written
 from weftline.tools.base import ToolOutput
@@ -165,6 +166,11 @@ class Engine(Protocol):
     @property
     def stored(self) -> StoredRuns:
         """Reads runs and threads from the store, in the same way for every engine."""
+        ...
+
+    @property
+    def messages(self) -> ThreadMessages:
+        """Reads and changes the messages of threads."""
         ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:

@@ -179,6 +179,8 @@ class Outbox(Struct, eq=False, gc=False):
         write.size += later.size
         write.thread_end = later.thread_end or write.thread_end
         write.seated = later.seated or write.seated
+        write.kept += later.kept
+        write.keeps = later.keeps if write.keeps is None else write.keeps
         write.progress = max(write.progress, later.progress)
         write.children += later.children
         write.awaits += later.awaits

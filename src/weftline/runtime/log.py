@@ -30,7 +30,7 @@ from weftline.runtime.commits import Commits
 from weftline.runtime.live import BEHIND, GONE, NOTED, Draft, LiveRun, Waiter, note_fact
 from weftline.runtime.metrics import Metrics
 from weftline.store.base import LogStore
-from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
+from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, KeptMessage, Progress, ThreadEnd, Write, Written
 from weftline.work.outcomes import is_being_cancelled
 
 logger = logging.getLogger(__name__)
@@ -92,11 +92,13 @@ class Log:
         state: State,
         at: int,
         thread_end: ThreadEnd | None = None,
+        kept: Sequence[KeptMessage] = (),
     ) -> None:
         """Queues facts for the next flush, with what they spend and reserve. `state` is the run's state with all of
         them folded.
 
-        `thread_end` comes with the terminal fact, if the run has a thread.
+        `thread_end` comes with the terminal fact, if the run has a thread; `kept` are the messages that the facts make,
+        if its thread keeps them all.
         """
         log = run.log
         row, outbox = log.row, log.outbox
@@ -118,6 +120,10 @@ class Log:
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])
+        if kept:
+            write.kept += tuple(kept)
+            write.keeps = run.thread
+            size += sum([len(one.message) for one in kept])
         log.state = state
         log.next_seq += len(drafts)
         write.size += size

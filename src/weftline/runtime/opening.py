@@ -27,6 +27,7 @@ from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.recovery import adoption
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
+from weftline.store.rows import History
 from weftline.work.heavy import in_turn
 from weftline.work.turns import current_caller
 
@@ -182,10 +183,12 @@ class RunOpener:
             await self._open_toolbox(run)
         first = await self._first_seat(run)
         history: list[Message] = []
+        pinned = History([])
         size = 0
         summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
-            stored = await self._store.thread_messages(run.thread)
+            pinned = await self._store.thread_history(run.thread)
+            stored = pinned.messages
             summary = await inherited_by(run, self._store) if stored else None
             size = sum([len(message) for message in stored])
             history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await in_turn(_decoded, stored)
@@ -203,7 +206,7 @@ class RunOpener:
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
-            facts.append(Draft(HistoryPinned(len(history))))
+            facts.append(Draft(HistoryPinned(len(history), pinned.through)))
             if summary is not None and summary.upto <= len(history):
                 facts.append(as_fact(summary, work))
         if first is not None:

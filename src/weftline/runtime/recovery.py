@@ -169,8 +169,11 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+    conversation.keeps_all = state.thread is not None and plan.thread_keeps_all
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)
+    if conversation.kept is not None:
+        conversation.kept.forget()  # they are stored
     return plan, conversation
 
 

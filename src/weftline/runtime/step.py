@@ -312,9 +312,15 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     """Returns the change to a thread at the end of a run, in the same transaction as the terminal entry."""
     if state.thread is None or not state.ended:
         return None
+    conversation = work.conversation
+    if conversation.kept is not None:
+        if state.status != "succeeded":
+            conversation.kept.fail(conversation.failure.partial, turn=state.turn)
+        return ThreadEnd(state.thread, [])  # they are there
+    if state.status == "failed" and state.history is None and work.plan.thread_keeps_all:
+        return ThreadEnd(state.thread, [bodies.encode(message) for message in work.plan.messages])
     if state.status != "succeeded":
         return ThreadEnd(state.thread, [])
-    conversation = work.conversation
     after = conversation.added() if work.plan.thread_keeps_all else conversation.exchange()
     messages = (*work.plan.messages, *after)
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
@@ -394,6 +400,8 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
         # The latest report of usage may not be the last: a provider that does not stop at once keeps counting.
         estimated = used.estimated or not work.answering.complete
         head = replace(head, usage=used.usage, estimated=estimated)
+        if work.conversation.kept is not None:
+            work.conversation.kept.cut_off = work.answering.text
         work.answering = None
     head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from msgspec.json import encode
 from pydantic import BaseModel
@@ -27,8 +27,8 @@ from weftline.server.app import App
 from weftline.server.bodies import model_body, struct_body
 from weftline.server.declared import AnyBody, Body, QueryParameter, Undeclared
 from weftline.server.http import Headers, Request, Response, idempotency, idempotency_key
+from weftline.server.paging import CURSOR, LIMIT, STORED_LIMIT, number_of, one_of, page_limit, parameter, stored_page
 from weftline.server.router import Handler
-from weftline.server.routes.lists import CURSOR, LIMIT, STORED_LIMIT, one_of, page_limit, parameter, stored_page
 from weftline.wire.limits import MAX_BODY_BYTES
 from weftline.wire.responses import Ok
 
@@ -114,6 +114,8 @@ def _body(model: type[Any], *, limit_bytes: int, optional: bool) -> Body[Any]:
 def _value(request: Request, parameter: QueryParameter) -> str | bool | int | None:
     if parameter is LIMIT:
         return page_limit(request)
+    if get_origin(parameter.type) is Annotated and get_args(parameter.type)[0] is int:
+        return number_of(request, parameter, least=0)
     if get_origin(parameter.type) is not Literal:
         return request.query_value(parameter.name)
     value = one_of(request, parameter)

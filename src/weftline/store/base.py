@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Protocol
 
 from weftline.store.database import Database
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.rows import (
     AwaitFilter,
     Copied,
     DueRun,
+    History,
     Item,
     Loaded,
     OpenAwait,
@@ -128,7 +130,17 @@ class LogReader(Protocol):
         """The runs that are queued behind earlier runs of their threads, by key, each with its workspace."""
         ...
 
-    async def thread_messages(self, thread: int) -> list[bytes]: ...
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        """The messages of a thread that models read, oldest first."""
+        ...
+
+    async def thread_history(self, thread: int) -> History:
+        """The same messages, and where the thread stands."""
+        ...
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        """Messages of a thread as they are listed, and how many match in all."""
+        ...
 
     async def thread_size(self, thread: int) -> int:
         """The size of a thread's messages in bytes."""
@@ -183,6 +195,7 @@ class LogStore(LogReader, Protocol):
 
         * A new run on a thread takes a place in its queue (`thread_queues.take_place`); it is refused if the thread has
           ended, or if newer code has written to it. `NewRun.history` becomes the thread's messages.
+        * `kept` adds messages to the thread of `keeps` (`thread_messages.keep`).
         * `ThreadEnd` adds messages to the thread and passes it on to the next unfinished run (`thread_queues.end_run`),
           which becomes due.
         * `bookings` are added to their accounts, and `closes` closes one (`budgets.book`).

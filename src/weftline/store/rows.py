@@ -152,6 +152,27 @@ class NewRun(Struct):
     """For a fork: the earlier messages, which its new thread begins with."""
 
 
+class KeptMessage(Struct, frozen=True, gc=False):
+    """A message that a run adds to its thread as soon as there is one, and what is stored of it besides its content."""
+
+    id: str
+    role: str
+    message: bytes
+    created_at: int
+    sent_at: int | None = None
+    """Of an answer: when the model was asked."""
+    silent: bool = False
+    status: str = "completed"
+    tool_status: str | None = None
+    calls: int = 0
+    """Of an answer: how many results follow."""
+    asked_by: str | None = None
+    """Of a result: the answer that asked for the call."""
+    place: int = 0
+    """Of a result: the call's place in that answer."""
+    metadata: str = "{}"
+
+
 class ThreadEnd(Struct):
     """The change to a thread at the end of a run: these messages are added, and the next queued run may start."""
 
@@ -196,6 +217,9 @@ class Write(Struct):
     thread_end: ThreadEnd | None = None
     seated: tuple[int, str] | None = None
     """The thread that was handed over, and the agent that speaks on it from now on."""
+    kept: tuple[KeptMessage, ...] = ()
+    """What it adds to the thread of `keeps`, before its end."""
+    keeps: int | None = None
     children: tuple[Write, ...] = ()
     """New runs that are created in the same transaction.
 
@@ -332,6 +356,18 @@ class Loaded(Struct):
     history: list[bytes]
     """The messages of its thread, oldest first."""
     secrets: bytes | None = None
+
+
+class History(Struct, frozen=True):
+    """The messages of a thread for a run that begins, oldest first."""
+
+    messages: list[bytes]
+    through: int = 0
+    """The position of the thread's last message."""
+    revision: int = 0
+    """How often its messages have been edited."""
+    edited_upto: int | None = None
+    """How many of them, from the first, no edit has changed since the thread's latest run began; None for all."""
 
 
 class DueRun(Struct, frozen=True):

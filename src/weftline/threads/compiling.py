@@ -19,9 +19,10 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
+from weftline.runtime.engine import Engine
 from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
-from weftline.threads.definitions.base import DefinitionError
+from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import (
@@ -33,8 +34,10 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.packages import is_packed
 from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
+from weftline.threads.serving import Folder
 from weftline.threads.speakers import HandOff, Speaker, hands_over, parts_of, seats_of, speakers_of, text_of
 from weftline.threads.state import LiveThread, thread_of
 from weftline.threads.tools import ThreadTool
@@ -45,13 +48,14 @@ SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> LoadedAgents:
-    """Returns the agents of a folder, whose models are added to `models`.
+def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
+    """Returns a folder and its agents, whose models are added to `models`.
 
     Raises:
         WeftlineError: if anything is wrong with the folder.
     """
-    return LoadedAgents(Compiler.of(load_project(path), models).agents(), {})
+    project = load_project(path)
+    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
 
 
 class Compiler:
@@ -78,7 +82,9 @@ class Compiler:
         Raises:
             DefinitionError: for what cannot be run.
         """
-        return {name: self._agent(one) for name, one in self._registry.agents.items()}
+        seen = self._registry.seen_from("")
+        agents = [seen.agent(name) for name in seen.names("agent")]
+        return {served_name(one): self._agent(one) for one in agents}
 
     def _agent(self, agent: AgentDefinition) -> Agent[Any, Any]:
         speakers = speakers_of(agent, self._registry)
@@ -87,7 +93,7 @@ class Compiler:
         model, fallbacks = self._models_of(prompt)
         compiled = Agent(
             model,
-            name=agent.name,
+            name=served_name(agent),
             description=agent.description or agent.tool_description or prompt.tool_description,
             instructions=text_of(prompt, self._registry),
             tools=self._tools(speakers.values()),
@@ -137,9 +143,11 @@ class Compiler:
 
     @asynccontextmanager
     async def _thread(
-        self, speakers: Mapping[str, Speaker], at: Workspaces, run: RunInfo, entered: Entered
+        self, speakers: Mapping[str, Speaker], at: Workspaces, engine: Engine, run: RunInfo, entered: Entered
     ) -> AsyncGenerator[LiveThread]:
-        opening = thread_of(at, run.thread_id, self._registry, speakers=speakers, entered=entered, host=self._host)
+        opening = thread_of(
+            at, engine, run.thread_id, self._registry, speakers=speakers, entered=entered, host=self._host
+        )
         async with opening as state:
             yield state
 
@@ -151,9 +159,14 @@ class Compiler:
         if isinstance(model.provider, str):
             provider = "scripted" if model.provider in SCRIPTED else model.provider
             return f"{provider}:{model.model}"
-        name = f"project-{model.name}"
+        name = f"project-{alias_of(model.name) if is_packed(model) else model.name}"
         self._models.add(_made(model), name=name, any_model=True)
         return f"{name}:{model.model}"
+
+
+def served_name(agent: AgentDefinition) -> str:
+    """The name under which clients know an agent."""
+    return alias_of(agent.name) if is_packed(agent) else agent.name
 
 
 def _made(model: ModelDefinition) -> Provider:

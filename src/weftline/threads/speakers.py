@@ -10,6 +10,7 @@ from msgspec import Struct
 from weftline import prompts
 from weftline.runtime.agent_code.seats import Ending, Seat
 from weftline.threads.definitions.agents import AgentDefinition, SideConfig
+from weftline.threads.definitions.base import alias_of
 from weftline.threads.definitions.prompts import (
     PromptDefinition,
     PromptEnvPart,
@@ -39,14 +40,14 @@ def speakers_of(agent: AgentDefinition, registry: Registry) -> dict[str, Speaker
     """Returns who may speak in the runs of an agent, the first of them first: its own sides, or its side and those of
     all agents that it can reach by hand-offs.
     """
-    found = {one.name: one for one in _sides_of(agent, registry)}
+    found = {one.name: one for one in sides_of(agent, registry)}
     waiting = list(found.values()) if agent.type == "ai_human" else []
     while waiting:
         speaker = waiting.pop(0)
         for entry in speaker.prompt.entries:
             other = registry.callable(entry)
             if hands_over(other) and seat_of(other.name) not in found:
-                [reached] = _sides_of(other, registry)
+                [reached] = sides_of(other, registry)
                 found[reached.name] = reached
                 waiting.append(reached)
     return found
@@ -65,14 +66,10 @@ def agent_of(seat: str) -> str:
     return seat.rpartition("/")[0]
 
 
-def _sides_of(agent: AgentDefinition, registry: Registry) -> Iterator[Speaker]:
+def sides_of(agent: AgentDefinition, registry: Registry) -> Iterator[Speaker]:
+    """Yields the sides of an agent, the first one first."""
     for field, side in agent.sides.items():
         yield Speaker(seat_of(agent.name, field[-1]), agent, registry.prompt(side.prompt), side)
-
-
-def tool_name(name: str) -> str:
-    """What models call something that a prompt lists."""
-    return name.replace("-", "_")
 
 
 def endings_of(speaker: Speaker, registry: Registry) -> dict[str, Ending]:
@@ -81,14 +78,14 @@ def endings_of(speaker: Speaker, registry: Registry) -> dict[str, Ending]:
     for entry in speaker.prompt.entries:
         other = registry.callable(entry)
         if hands_over(other):
-            found[tool_name(other.name)] = Ending("handoff", seat=seat_of(other.name))
+            found[alias_of(other.name)] = Ending("handoff", seat=seat_of(other.name))
     side = speaker.side
     if side.stop_tool is not None:
-        found[tool_name(side.stop_tool)] = Ending("side", argument=side.stop_tool_response_property or "")
+        found[alias_of(side.stop_tool)] = Ending("side", argument=side.stop_tool_response_property or "")
     for field, binding in side.bindings.items():
         if field != "session_status":
             ends = "session" if field == "session_stop" else "failure"
-            found[tool_name(binding.name)] = Ending(ends, argument=binding.message_property or "")
+            found[alias_of(binding.name)] = Ending(ends, argument=binding.message_property or "")
     return found
 
 
@@ -101,7 +98,7 @@ class HandOff(FunctionTool[..., Any, Any]):
 
         super().__init__(
             hand_over,
-            name=tool_name(agent.name),
+            name=alias_of(agent.name),
             description=agent.tool_description or agent.description or prompt.tool_description,
             effect="read",
             concurrent=False,  # what follows it in the turn is for the other agent to decide
@@ -145,11 +142,11 @@ def seats_of(
                 fallbacks=fallbacks,
                 system=text_of(one.prompt, registry),
                 reasoning=levels[name],
-                tools=frozenset([tool_name(entry_name(entry)) for entry in one.prompt.entries]),
+                tools=frozenset([alias_of(entry_name(entry)) for entry in one.prompt.entries]),
                 endings=endings_of(one, registry),
                 stop_on_response=one.side.stop_on_response,
                 max_steps=one.side.max_steps,
-                stop_tool=tool_name(one.side.stop_tool or ""),
+                stop_tool=alias_of(one.side.stop_tool or ""),
             )
         )
     return tuple(seats)

@@ -1,4 +1,4 @@
-"""The `ThreadState` of tools and hooks: one thread, for as long as a call, hook or run lasts."""
+"""The `ThreadState` of tools, hooks and endpoints: one thread, for as long as a call, request or run lasts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,39 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
+from msgspec.structs import asdict
 
 from weftline.agent.context import Entered
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime import ids
 from weftline.runtime.agent_code.seats import name_of
+from weftline.runtime.engine import Engine
 from weftline.store.records.thread_files import FileRow
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
 from weftline.threads.speakers import Speaker, seat_of
-from weftline.threads.thread import EnvType, ExecutionState, FileChunk, FileRecord, FileStats, SubagentRegistryEntry
+from weftline.threads.thread import (
+    AttachmentRef,
+    EnvType,
+    ExecutionState,
+    FileChunk,
+    FileRecord,
+    FileStats,
+    MessagesResult,
+    Order,
+    SubagentRegistryEntry,
+    ThreadMessage,
+)
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_messages import said
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -48,15 +64,17 @@ class LiveThread:
         *,
         speakers: Mapping[str, Speaker],
         entered: Entered,
+        engine: Engine,
         host: Any = None,
     ) -> None:
         """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
         self._at = at
+        self._engine = engine
         self._row = row
-        self._registry = registry
         self._speakers = speakers
         self._entered = entered
         self._entry: Defaults = {}
+        self._registry = registry.seen_from(package_of(self.speaker.agent))
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
@@ -69,10 +87,21 @@ class LiveThread:
 
     @contextmanager
     def during(
-        self, key: str, *, env: Defaults | None = None, options: Mapping[str, Any] | None = None
+        self,
+        key: str,
+        *,
+        env: Defaults | None = None,
+        options: Mapping[str, Any] | None = None,
+        package: str | None = None,
     ) -> Generator[LiveThread]:
-        """The thread for one call or handler. `key` is the same for each attempt at it."""
+        """The thread for one call or handler. `key` is the same for each attempt at it.
+
+        `package` is that of the code, whose own names come first; None for that of the agent.
+        """
         state = copy(self)
+        if package is not None:
+            state._registry = self._registry.seen_from(package)
+            state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state.options = key, options or {}
         state._entry = env or {}
         try:
@@ -141,13 +170,13 @@ class LiveThread:
     # Definitions
 
     def get_model_names(self) -> list[str]:
-        return list(self._registry.models)
+        return self._registry.names("model")
 
     def get_prompt_names(self) -> list[str]:
-        return list(self._registry.prompts)
+        return self._registry.names("prompt")
 
     def get_agent_names(self) -> list[str]:
-        return list(self._registry.agents)
+        return self._registry.names("agent")
 
     async def load_model(self, name: str, /) -> ModelDefinition:
         return self._registry.model(name)
@@ -157,6 +186,41 @@ class LiveThread:
 
     async def load_agent(self, name: str, /) -> AgentDefinition:
         return self._registry.agent(name)
+
+    # Messages
+
+    async def get_messages(
+        self,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        order: Order = "asc",
+        include_silent: bool = True,
+        max_depth: int | None = None,
+    ) -> MessagesResult:
+        self._open()
+        if limit < 0 or offset < 0:
+            raise invalid_field("limit" if limit < 0 else "offset", "must not be negative.")
+        wanted = MessageFilter(
+            thread=self._row.key,
+            limit=limit,
+            offset=offset,
+            newest_first=order == "desc",
+            with_silent=include_silent,
+            max_depth=max_depth,
+        )
+        rows, total = await self._engine.messages.page(wanted, within=True)
+        return MessagesResult(messages=tuple([self._message(row) for row in rows]), total=total)
+
+    async def get_message(self, id: str, /) -> ThreadMessage | None:
+        self._open()
+        row = await self._engine.messages.one(self._row.key, id, within=True)
+        return None if row is None else self._message(row)
+
+    def _message(self, row: MessageRow) -> ThreadMessage:
+        fields = said(row, created_at=self._row.created_at).fields
+        fields["attachments"] = tuple([AttachmentRef(**asdict(one)) for one in fields["attachments"]])
+        return ThreadMessage(**fields)
 
     # Variables and values
 
@@ -301,6 +365,7 @@ class BlockingThread:
 @asynccontextmanager
 async def thread_of(
     at: Workspaces,
+    engine: Engine,
     session_id: str | None,
     registry: Registry,
     *,
@@ -313,7 +378,7 @@ async def thread_of(
     row = None if known is None else await threads.by_key_and_salt(at, *known)
     if row is None:
         raise NotFound("The run has no thread.")
-    state = LiveThread(at, row, registry, speakers=speakers, entered=entered, host=host)
+    state = LiveThread(at, row, registry, speakers=speakers, entered=entered, engine=engine, host=host)
     try:
         yield state
     finally:

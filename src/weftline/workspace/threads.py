@@ -11,7 +11,7 @@ from msgspec.json import Decoder, encode
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.database import Query
-from weftline.store.records import threads
+from weftline.store.records import thread_messages, threads
 from weftline.store.records.threads import Keeps, NewThread, ThreadFilter, ThreadRow
 from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
@@ -202,7 +202,7 @@ async def count(at: Workspaces, wanted: ThreadFilter) -> int:
 
 async def runs_of_messages(at: Workspaces, key: int) -> list[int]:
     """The key of the run that added each message of a thread, oldest first."""
-    return await at.records.read(threads.runs_of_messages(key))
+    return await at.records.read(thread_messages.runs_of(key))
 
 
 async def by_key(at: Workspaces, key: int) -> ThreadRow:

@@ -68,6 +68,12 @@ async def known(world: World, key: str) -> dict[str, str]:
     reply = await world.call("POST", f"{WORKSPACE}/agent-runs", credential=key, body=run)
     made["runId"] = reply.json["runId"]
     await world.call("GET", f"{WORKSPACE}/agent-runs/{made['runId']}/stream", credential=key)
+    said = await world.call(
+        "POST", f"{WORKSPACE}/agent-sessions/{made['threadId']}/messages", credential=key, body={"prompt": "hi"}
+    )
+    await world.call("GET", f"{WORKSPACE}/agent-runs/{said.json['runId']}/stream", credential=key)
+    listed = await world.call("GET", f"{WORKSPACE}/threads/{made['threadId']}/messages", credential=key)
+    made["messageId"] = listed.json["messages"][0]["id"]
     return made
 
 

@@ -156,6 +156,11 @@ class Known:
             "deliveryId": delivery["deliveries"][0]["id"],
         }
         self.values |= {name: self.made(name) for name in MAKERS if name not in self.values}
+        thread = self.values["threadId"]
+        said = self.post(f"agent-sessions/{thread}/messages", {"prompt": "hi"})["runId"]
+        self.open(f"/api/v1/workspaces/{self.slug}/agent-runs/{said}/stream")
+        listed = json.loads(self.open(f"/api/v1/workspaces/{self.slug}/threads/{thread}/messages"))
+        self.values["messageId"] = listed["messages"][0]["id"]
         app = self.post("oauth-apps", {"name": "Robot", "allowedScopes": [IDENTITY], **OWN})
         self.client = {"client_id": app["clientId"], "client_secret": app["clientSecret"]}
         form = urlencode({"grant_type": "client_credentials", **self.client}).encode()
@@ -223,7 +228,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(")
+    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(|_Given\(request")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")

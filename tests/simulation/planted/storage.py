@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from simulation.planted.bug import GIVEN_IDS, KILLS, LEASES, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
 from weftline.store.base import LogStore
-from weftline.store.rows import Item, Loaded, Write, Written
+from weftline.store.rows import History, Item, Loaded, Write, Written
 
 
 class Reads(SimulatedLog):
@@ -56,8 +56,9 @@ class ReadsTheConversationOfAnother(Reads):
 
 
 class ReadsTheThreadOfAnother(SimulatedLog):
-    async def thread_messages(self, thread: int) -> list[bytes]:
-        return await super().thread_messages(1 if thread == 2 else 2) or await super().thread_messages(thread)
+    async def thread_history(self, thread: int) -> History:
+        other = await super().thread_history(1 if thread == 2 else 2)
+        return other if other.messages else await super().thread_history(thread)
 
 
 class EndsTwice(Flushes):

@@ -213,6 +213,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         host = new_engine(store, models=models, tools=self._tools, **options)
         # Not through `self.runtime`: runs also go on while the engine opens and closes.
         self._tools.facts_around = partial(facts_around, host)
+        self._tools.engine = host
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, engine=host)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()

@@ -35,6 +35,7 @@ from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest, invalid_field
 from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
+from weftline.runtime.engine import Engine
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
 from weftline.tools.function import labels_needed
@@ -92,6 +93,8 @@ class AgentTools:
         """The overrides of agents' prompts."""
         self.workspaces: Workspaces | None = None
         """Where the overrides are stored."""
+        self.engine: Engine | None = None
+        """Has the threads of agents of folders."""
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -257,7 +260,7 @@ class AgentTools:
                 deps = upper.context.deps  # the only way to give it any
                 check_deps(agent.deps, deps)
             else:
-                deps, owned = await _deps(setup, info, self.workspaces, entered)
+                deps, owned = await _deps(setup, info, self.workspaces, self.engine, entered)
         if (error := making.error) is not None:
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
@@ -464,15 +467,15 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
 
 
 async def _deps(
-    setup: Setup, info: RunInfo, at: Workspaces | None, entered: Entered
+    setup: Setup, info: RunInfo, at: Workspaces | None, engine: Engine | None, entered: Entered
 ) -> tuple[object, OwnedDeps | None]:
     """Returns the deps of a run, and their owner if they have to be exited."""
     if setup.deps is not NO_DEPS:
         return setup.deps, None
     on_thread = setup.agent.on_thread
-    if on_thread is not None and at is not None:
+    if on_thread is not None and at is not None and engine is not None:
         owned = OwnedDeps(info.id)
-        return await owned.enter(lambda: on_thread(at, info, entered)), owned
+        return await owned.enter(lambda: on_thread(at, engine, info, entered)), owned
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
         return None, None

@@ -98,18 +98,18 @@ async def inherited_by(run: LiveRun, store: LogStore) -> Inherited | None:
 
 def _latest(row: RunRow, facts: list[Item]) -> Inherited | None:
     pinned = 0
-    keeps_all = False
+    keeps_all = adds_at_once = False
     found: Inherited | None = None
     for fact in facts:
         match decode_fact.decode(fact.head):
             case RunCreated():
                 keeps_all = decode_content(bodies.decode_created(fact.body).plan).thread_keeps_all
-            case HistoryPinned(upto=upto):
-                pinned = upto
-            case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded":
-                # What an unsuccessful run did is not part of its thread.
+            case HistoryPinned(upto=upto, through=through):
+                pinned, adds_at_once = upto, keeps_all and through is not None
+            case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded" or adds_at_once:
+                # Otherwise, what an unsuccessful run did is not part of its thread.
                 body = bodies.decode_summary(fact.body)
-                whole = keeps_all and row.status == "succeeded"  # then its positions are those of the thread
+                whole = adds_at_once or (keeps_all and row.status == "succeeded")  # then its positions are the thread's
                 upto = head.upto if whole else min(head.upto, pinned)
                 kept = tuple([at for at in body.kept if at < upto])
                 left = head.left or head.after

@@ -1,16 +1,17 @@
-"""Threads: their values, and the variables of threads, accounts and the workspace."""
+"""Threads: their messages and values, and the variables of threads, accounts and the workspace."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from weftline.cases import threads
+from weftline.cases import thread_messages, threads
 from weftline.server.case import case
 from weftline.server.router import Route
 from weftline.workspace.thread_state import MAX_ENV_BYTES, MAX_VALUE_BYTES
 
 PATH = "/api/v1/workspaces/{slug}/threads"
 _ONE = f"{PATH}/{{threadId}}"
+_MESSAGE = f"{_ONE}/messages/{{messageId}}"
 _VALUE = f"{_ONE}/values/{{key}}"
 _ENV = f"{_ONE}/env"
 _ACCOUNT = "/api/v1/workspaces/{slug}/accounts/{userId}/env"
@@ -30,6 +31,8 @@ ROUTES = (
     _read("GET", PATH, **case(threads.index), summary="List the threads"),
     _read("GET", _ONE, **case(threads.read), summary="Read a thread"),
     _write("DELETE", _ONE, **case(threads.delete), summary="Terminate a thread"),
+    _read("GET", f"{_ONE}/messages", **case(thread_messages.index), summary="List the messages of a thread"),
+    _read("GET", _MESSAGE, **case(thread_messages.read), summary="Read a message of a thread"),
     _read("GET", f"{_ONE}/values", **case(threads.index_values), summary="List the values of a thread"),
     _read("GET", _VALUE, **case(threads.read_value), summary="Read a value"),
     _write(

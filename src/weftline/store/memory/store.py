@@ -13,11 +13,13 @@ from weftline.errors import StoreError
 from weftline.store.memory.disk import MemoryDisk, MemoryRun
 from weftline.store.memory.transaction import write_all
 from weftline.store.outcomes import Claims, moved_on
-from weftline.store.records import thread_queues
+from weftline.store.records import thread_messages, thread_queues
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.rows import (
     AwaitFilter,
     Copied,
     DueRun,
+    History,
     Item,
     LargeEntry,
     Loaded,
@@ -90,7 +92,7 @@ class MemoryLog:
             first.body if first else b"",
             facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],
-            history=[] if row.thread is None else self._disk.query(thread_queues.messages(row.thread)),
+            history=[] if row.thread is None else self._disk.query(thread_messages.messages(row.thread)),
             secrets=run.secrets,
         )
 
@@ -200,7 +202,14 @@ class MemoryLog:
         return [(row.key, row.workspace) for row in rows if row.queued]
 
     async def thread_messages(self, thread: int) -> list[bytes]:
-        return self._disk.query(thread_queues.messages(thread))
+        return self._disk.query(thread_messages.messages(thread))
+
+    async def thread_history(self, thread: int) -> History:
+        standing = self._disk.query(thread_messages.standing(thread))
+        return History(self._disk.query(thread_messages.messages(thread)), *standing)
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        return self._disk.query(thread_messages.page(wanted))
 
     async def thread_size(self, thread: int) -> int:
         return self._disk.query(thread_queues.size(thread))
@@ -266,7 +275,7 @@ class MemoryLog:
             staying = (
                 thread_queues.left_by(row.key, workspace=row.workspace)  # it may have been imported
                 if row.thread is None
-                else thread_queues.messages(row.thread)
+                else thread_messages.messages(row.thread)
             )
             last = run.item(row.next_seq - 1)
             kept = [] if last is None else [last.body]

@@ -21,7 +21,7 @@ from weftline.store.outcomes import (
     moved_on,
     refused_by_thread,
 )
-from weftline.store.records import budgets, deliveries, thread_queues, webhooks
+from weftline.store.records import budgets, deliveries, thread_messages, thread_queues, webhooks
 from weftline.store.rows import GIVEN, NewRun, Write, Written
 from weftline.store.sqlite.database import transact
 
@@ -100,9 +100,13 @@ def _change_records(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
             disk.query(budgets.book(write.bookings, closed=() if write.closes is None else (write.closes,)))
         if new is not None and new.history and new.thread is not None:
             messages = [(message, None) for message in new.history]
-            disk.query(thread_queues.begin(new.thread, messages, run=write.key, format=write.format))
+            begun = thread_queues.begin(new.thread, messages, run=write.key, format=write.format, at=new.created_at)
+            disk.query(begun)
         if write.seated is not None:
             disk.query(thread_queues.seat(*write.seated))
+        if write.keeps is not None and write.kept:
+            contents = [(one.message, None) for one in write.kept]
+            disk.query(thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
         events = events_of(write)
         if events and disk.query(webhooks.any_enabled()):
             workspace = disk.runs[write.key].row.workspace if new is None else new.workspace

@@ -6,20 +6,17 @@ These run in the transaction of the commit. Which runs a thread has is known to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from weftline.store.database import Query, Statement, one, statement
-
-StoredMessage: TypeAlias = tuple[bytes, int | None]
-"""A message in the form in which the log stores it, and its size if that is not the message itself."""
+from weftline.store.records.thread_messages import StoredMessage
 
 _END = (
     "SELECT active_run, format, (SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = $1)"
     " FROM threads WHERE key = $1"
 )
-_MESSAGE = "INSERT INTO thread_messages (thread, pos, run, message, size) VALUES ($1, $2, $3, $4, $5)"
+_MESSAGE = "INSERT INTO thread_messages (thread, pos, run, message, size, created_at) VALUES ($1, $2, $3, $4, $5, $6)"
 _PASS_ON = (
     "UPDATE threads SET active_run = $1, last_used_at = CASE WHEN last_used_at < $2 THEN $2 ELSE last_used_at END"
     " WHERE key = $3"
@@ -73,11 +70,11 @@ def ended_with_runs() -> Query[list[int]]:
     return [row[0] for row in rows]
 
 
-def begin(thread: int, messages: Sequence[StoredMessage], *, run: int, format: int) -> Query[None]:
+def begin(thread: int, messages: Sequence[StoredMessage], *, run: int, format: int, at: int) -> Query[None]:
     """Adds the messages that a new thread begins with, for its first run."""
     row = yield from one(_END, thread)
     if row is not None:
-        yield from _add(thread, messages, run=run, format=format, known=row[1], last=row[2])
+        yield from _add(thread, messages, run=run, format=format, known=row[1], last=row[2], at=at)
 
 
 def end_run(
@@ -92,17 +89,11 @@ def end_run(
         return False
     active, known, last = row
     if messages:
-        yield from _add(thread, messages, run=run, format=format, known=known, last=last)
+        yield from _add(thread, messages, run=run, format=format, known=known, last=last, at=at)
     if active != run:
         return False
     yield Statement(_PASS_ON, (following, at, thread))
     return True
-
-
-def messages(thread: int) -> Query[list[bytes]]:
-    """The messages of a thread, oldest first, as they are stored."""
-    rows = yield from statement("SELECT message FROM thread_messages WHERE thread = $1 ORDER BY pos", thread)
-    return [row[0] for row in rows]
 
 
 def left_by(run: int, *, workspace: int) -> Query[list[bytes]]:
@@ -127,9 +118,9 @@ def size(thread: int) -> Query[int]:
 
 
 def _add(
-    thread: int, messages: Sequence[StoredMessage], *, run: int, format: int, known: int, last: int
+    thread: int, messages: Sequence[StoredMessage], *, run: int, format: int, known: int, last: int, at: int
 ) -> Query[None]:
     for pos, (message, size) in enumerate(messages, last + 1):
-        yield Statement(_MESSAGE, (thread, pos, run, message, size))
+        yield Statement(_MESSAGE, (thread, pos, run, message, size, at))
     if known < format:
         yield Statement("UPDATE threads SET format = $1 WHERE key = $2 AND format < $1", (format, thread))

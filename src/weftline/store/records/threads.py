@@ -173,12 +173,6 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
     )
 
 
-def runs_of_messages(key: int) -> Query[list[int]]:
-    """The run that added each message of a thread, oldest first. The messages themselves are read from the log."""
-    rows = yield from statement("SELECT run FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
-    return [row[0] for row in rows]
-
-
 def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
     """Adds messages from another log to a new thread; `format` is the version of that log."""
     for pos, (run, message) in enumerate(messages, 1):

@@ -11,8 +11,20 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.database import SqlValue
-from weftline.store.records import thread_queues
-from weftline.store.rows import AwaitFilter, DueRun, Item, LargeEntry, OpenAwait, Page, RunFilter, RunRow, TimedRun
+from weftline.store.records import thread_messages, thread_queues
+from weftline.store.records.thread_messages import MessageFilter, MessageRow, Place, whole
+from weftline.store.rows import (
+    AwaitFilter,
+    DueRun,
+    History,
+    Item,
+    LargeEntry,
+    OpenAwait,
+    Page,
+    RunFilter,
+    RunRow,
+    TimedRun,
+)
 from weftline.store.sqlite import lists
 from weftline.store.sqlite.connection import read_error, snapshot
 from weftline.store.sqlite.database import (
@@ -130,32 +142,35 @@ def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:
     return row[0] - 1 if row and row[0] + row[1] - 1 > after else after
 
 
+_PLACED = f"SELECT {thread_messages.PLACES}, {{}} FROM thread_messages WHERE thread = ? AND {thread_messages.READ}"
+
+
 def messages(db: apsw.Connection, thread: int) -> list[bytes]:
-    rows: list[Any] = db.execute(
-        f"SELECT {MESSAGE} FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
-    ).fetchall()
-    return [row[0] for row in rows]
+    rows: list[Any] = db.execute(f"{_PLACED.format(MESSAGE)} ORDER BY pos", (thread,)).fetchall()
+    return whole([(Place(*row[:-1]), row[-1]) for row in rows])
 
 
 def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
     """`messages` within these limits, or None if there are more; messages that are too large are not read."""
-    rows: Any = db.execute(
-        f"SELECT {MESSAGE_BYTES}, CASE WHEN {MESSAGE_BYTES} <= ? THEN {MESSAGE} END FROM thread_messages"
-        " WHERE thread = ?"
-        " ORDER BY pos LIMIT ?",
-        (max_bytes, thread, max_rows + 1),
-    )
-    found: list[bytes] = []
+    some = f"{MESSAGE_BYTES}, CASE WHEN {MESSAGE_BYTES} <= ? THEN {MESSAGE} END"
+    rows: Any = db.execute(f"{_PLACED.format(some)} ORDER BY pos LIMIT ?", (max_bytes, thread, max_rows + 1))
+    found: list[tuple[Place, bytes]] = []
     total = 0
     try:
-        for length, message in rows:
+        for *place, length, message in rows:
             total += length
             if total > max_bytes or len(found) == max_rows:
                 return None
-            found.append(message)
+            found.append((Place(*place), message))
     finally:
         rows.close()
-    return found
+    return whole(found)
+
+
+def history(db: apsw.Connection, thread: int, found: list[bytes] | None = None) -> History:
+    """The messages of a thread, unless they were `found` already, and where it stands."""
+    standing = run_query(db, thread_messages.standing(thread))
+    return History(messages(db, thread) if found is None else found, *standing)
 
 
 def ends(db: apsw.Connection, thread: int) -> list[bytes]:
@@ -332,6 +347,16 @@ class SqliteLogReader:
         if few is not None:
             return few
         return await self._threads.read(lambda db: messages(db, thread))
+
+    async def thread_history(self, thread: int) -> History:
+        with snapshot(self._reader) as db:
+            few = few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
+            if few is not None:
+                return history(db, thread, few)
+        return await self._threads.read(lambda db: history(db, thread))
+
+    async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
+        return await self._threads.read(lambda db: run_query(db, thread_messages.page(wanted, message=MESSAGE)))
 
     async def thread_size(self, thread: int) -> int:
         return await self._threads.read(lambda db: run_query(db, thread_queues.size(thread)))

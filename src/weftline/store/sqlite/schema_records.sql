@@ -42,13 +42,18 @@ CREATE TABLE threads (
   parent INTEGER,                 -- the thread that created it
   depth INTEGER NOT NULL DEFAULT 0,  -- how many threads there are above it
   seat_agent TEXT,                -- the agent that speaks since a hand-off, if not the one it was created with
-  keeps TEXT NOT NULL DEFAULT 'exchange'  -- of a run: `exchange` (question and answer, on success) or `all` messages
+  keeps TEXT NOT NULL DEFAULT 'exchange', -- of a run: `exchange` (question and answer, on success) or `all` messages
+  revision INTEGER NOT NULL DEFAULT 0,  -- how often its messages were edited
+  edited_upto INTEGER,            -- how many messages from the first no edit has changed since its latest run began; null: all
+  due_at INTEGER,                 -- something is queued and no run is there to take it
+  hooks_due INTEGER NOT NULL DEFAULT 0  -- 1: the hooks of its creation have not run
 ) STRICT;
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
 CREATE UNIQUE INDEX threads_by_uuid ON threads (uuid);
 CREATE INDEX threads_by_user ON threads (workspace, user_id, key) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_by_parent ON threads (parent) WHERE parent IS NOT NULL;
+CREATE INDEX threads_due ON threads (due_at) WHERE due_at IS NOT NULL;
 
 CREATE TABLE thread_values (
   thread INTEGER NOT NULL,
@@ -121,8 +126,54 @@ CREATE TABLE thread_messages (
   run INTEGER NOT NULL,
   message BLOB NOT NULL,
   size INTEGER,                   -- as in `entries`
+  id TEXT,                        -- null: made of its run and position
+  role TEXT,                      -- null for what the run of a client's session has left
+  side TEXT,                      -- of a thread with two sides: who said it
+  depth INTEGER NOT NULL DEFAULT 0,     -- above 0: said within a call of the message `parent`
+  parent TEXT,
+  silent INTEGER NOT NULL DEFAULT 0,    -- 1: models read it, people do not
+  status TEXT NOT NULL DEFAULT 'completed',  -- or failed: an answer that was cut off, which no model reads
+  tool_status TEXT,               -- of a result: success or error
+  metadata TEXT NOT NULL DEFAULT '{}',
+  created_at INTEGER,
+  sent_at INTEGER,                -- of an answer: when the model was asked
+  calls INTEGER NOT NULL DEFAULT 0,     -- of an answer: how many results follow
+  asked_by TEXT,                  -- of a result: the answer that asked for the call
+  place INTEGER NOT NULL DEFAULT 0,     -- of a result: the call's place in that answer
+  revision INTEGER NOT NULL DEFAULT 0,  -- of the thread, with its latest edit
+  deleted INTEGER NOT NULL DEFAULT 0,   -- 1: only the place is left
+  origin TEXT,                    -- of what code added: the same however often the code is run for one call
   PRIMARY KEY (thread, pos)
 ) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX thread_messages_by_id ON thread_messages (thread, id) WHERE id IS NOT NULL;
+CREATE UNIQUE INDEX thread_messages_by_origin ON thread_messages (thread, origin) WHERE origin IS NOT NULL;
+
+-- What messages were before they were edited, for the run that reads them so; removed when that has ended.
+CREATE TABLE thread_revisions (
+  thread INTEGER NOT NULL,
+  pos INTEGER NOT NULL,
+  upto INTEGER NOT NULL,          -- the last revision of the thread at which the message was this
+  run INTEGER NOT NULL,
+  message BLOB NOT NULL,
+  size INTEGER,                   -- as in `entries`
+  PRIMARY KEY (thread, pos, upto)
+) STRICT, WITHOUT ROWID;
+
+-- Messages that the next turn takes.
+CREATE TABLE thread_queue (
+  key INTEGER PRIMARY KEY,        -- the order of arrival
+  thread INTEGER NOT NULL,
+  id TEXT NOT NULL,               -- that of the message that it becomes
+  message BLOB NOT NULL,
+  silent INTEGER NOT NULL,
+  metadata TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  origin TEXT,                    -- as in `thread_messages`
+  digest BLOB NOT NULL            -- of the message as it was sent
+) STRICT;
+
+CREATE UNIQUE INDEX thread_queue_by_id ON thread_queue (thread, id);
 
 -- Features that are switched off; a workspace has every feature that is not listed here.
 CREATE TABLE features_off (

@@ -13,7 +13,7 @@ from msgspec.json import decode
 from weftline.store.database import SqlValue
 from weftline.store.outcomes import Malformed, Moved, check_children, events_of, moved_on, refused_by_thread
 from weftline.store.pieces import PIECE_BYTES, split
-from weftline.store.records import budgets, deliveries, thread_queues, webhooks
+from weftline.store.records import budgets, deliveries, thread_messages, thread_queues, webhooks
 from weftline.store.records.deliveries import Event
 from weftline.store.records.thread_queues import Place
 from weftline.store.rows import LEAVE_DUE, Item, NewRun, Write, Written
@@ -40,9 +40,15 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     for write in accepted:
         if write.new is not None and write.new.history and write.new.thread is not None:
             messages = pieces.split_messages(db, write.new.history, run=write.key)
-            run_query(db, thread_queues.begin(write.new.thread, messages, run=write.key, format=write.format))
+            begun = thread_queues.begin(
+                write.new.thread, messages, run=write.key, format=write.format, at=write.new.created_at
+            )
+            run_query(db, begun)
         if write.seated is not None:
             run_query(db, thread_queues.seat(*write.seated))
+        if write.keeps is not None and write.kept:
+            contents = pieces.split_messages(db, [one.message for one in write.kept], run=write.key)
+            run_query(db, thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
     _add_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":

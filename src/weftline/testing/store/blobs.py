@@ -95,7 +95,7 @@ async def blobs_of_messages_that_an_imported_run_has_left_on_a_thread_stay(subje
     await commit(log, chain.append(b"{}", kind="history.pinned"))
     await commit(log, chain.end(ended_at=100))
     message = b'{"blob":"%s"}' % A.id.encode()
-    await subject.store.records.write(thread_queues.begin(thread, [(message, None)], run=1, format=0))
+    await subject.store.records.write(thread_queues.begin(thread, [(message, None)], run=1, format=0, at=0))
     assert await log.trim(before=200, after=0, workspace=None) == (1, 1)
     assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]
 

@@ -12,7 +12,17 @@ from weftline.messages import Blob
 from weftline.store.budgets import Booking, run_account
 from weftline.store.database import Query, Row, statement
 from weftline.store.records import budgets
-from weftline.store.rows import GIVEN, AwaitFilter, IdempotencyKey, Item, NewAwait, Progress, ThreadEnd, Write
+from weftline.store.rows import (
+    GIVEN,
+    AwaitFilter,
+    IdempotencyKey,
+    Item,
+    KeptMessage,
+    NewAwait,
+    Progress,
+    ThreadEnd,
+    Write,
+)
 from weftline.testing.store.subject import (
     Chain,
     Subject,
@@ -45,6 +55,7 @@ async def a_write_with_an_impossible_value_anywhere_fails(subject: Subject) -> N
     write.answered, write.closes, write.wakes = ("b",), run_account(1), 9
     write.bookings = (Booking(workspace, run_account(1), 3, 1, 2, 3, 4, 5, 6, 7),)
     write.thread_end = ThreadEnd(thread, [b"m"])
+    write.keeps, write.kept = thread, (KeptMessage("msg_1", "assistant", b"{}", 5_000, calls=1, asked_by="msg_0"),)
     write.children = (_create(chain_of(log, 2, workspace)),)
     await _fails_wherever_it_is_spoiled(subject, write, neighbour, thread=thread)
     assert outcomes(await commit(log, write)) == ["ok"]

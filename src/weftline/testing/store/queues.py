@@ -6,7 +6,8 @@ from hashlib import sha256
 
 from weftline.messages import Blob
 from weftline.store.database import Query, statement
-from weftline.store.rows import LEAVE_DUE, IdempotencyKey
+from weftline.store.records.thread_messages import MessageFilter
+from weftline.store.rows import LEAVE_DUE, History, IdempotencyKey, KeptMessage
 from weftline.testing.store.subject import (
     Subject,
     active_run,
@@ -51,6 +52,47 @@ async def runs_of_a_thread_run_one_at_a_time(subject: Subject) -> None:
     assert await log.log_size(99) == 0
     (result,) = await commit(log, chain_of(log, 4, workspace, thread=thread).create())
     assert not result.queued and await due_times(log, 4) == [0]
+
+
+async def what_a_run_keeps_is_on_its_thread_before_it_ends(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, other = await new_thread(subject, workspace), await new_thread(subject, workspace)
+    chain = chain_of(log, 1, workspace, thread=thread)
+    await commit(log, chain.create())
+    said, asked = (
+        KeptMessage("msg_a", "user", b'"hi"', 1_000),
+        KeptMessage("msg_b", "assistant", b'"f"', 2_000, calls=2),
+    )
+    results = [
+        KeptMessage(
+            f"msg_{place}", "tool", b'{"role":"tool","results":[%d]}' % place, 3_000, asked_by="msg_b", place=place
+        )
+        for place in (1, 0)
+    ]
+    failed = KeptMessage("msg_c", "assistant", b'"no"', 4_000, status="failed", silent=True)
+    for kept in ((said, asked), (results[0],)):
+        write = chain.append(b"x")
+        write.keeps, write.kept = thread, kept
+        assert outcomes(await commit(log, write)) == ["ok"]
+    assert await log.thread_messages(thread) == [b'"hi"']  # a call has no result yet
+    write = chain.append(b"x")
+    write.keeps, write.kept = thread, (results[1], failed)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    assert outcomes(await commit(log, chain.end(messages=[b'"bye"'], status="failed"))) == ["ok"]
+    whole = [b'"hi"', b'"f"', b'{"role":"tool","results":[0,1]}', b'"bye"']
+    assert (await log.thread_history(thread)) == History(whole, through=6)
+    rows, total = await log.thread_rows(MessageFilter(thread=thread))
+    assert total == 6 and [row.name for row in rows] == ["msg_a", "msg_b", "msg_1", "msg_0", "msg_c", "msg_1-6"]
+    assert [row.created_at for row in rows] == [1_000, 2_000, 3_000, 3_000, 4_000, 9_000]
+    rows, total = await log.thread_rows(
+        MessageFilter(thread=thread, limit=2, offset=1, newest_first=True, with_silent=False, max_depth=0)
+    )
+    assert total == 5 and [row.name for row in rows] == ["msg_0", "msg_1"]
+    for name in ("msg_b", "msg_1-6"):
+        found, total = await log.thread_rows(MessageFilter(thread=thread, id=name))
+        assert total == 1 and [row.name for row in found] == [name]
+    for key, name in ((thread, "msg_9-6"), (thread, "msg_x"), (other, "msg_b"), (thread, "msg_1-1")):
+        assert await log.thread_rows(MessageFilter(thread=key, id=name)) == ([], 0)
 
 
 async def a_thread_with_newer_messages_takes_no_older_run(subject: Subject) -> None:
@@ -250,6 +292,7 @@ async def a_new_thread_may_begin_with_messages_of_another(subject: Subject) -> N
 
 CHECKS = (
     runs_of_a_thread_run_one_at_a_time,
+    what_a_run_keeps_is_on_its_thread_before_it_ends,
     a_thread_with_newer_messages_takes_no_older_run,
     a_write_to_a_queued_run_does_not_promote_it,
     a_queued_run_that_is_written_as_it_is_promoted_stays_due,
