@@ -17,6 +17,7 @@ from commands import new_secret
 from server.kit import Api, Json, of_type
 from weftline.prompts import seats
 from weftline.testing import ServerProcess
+from weftline.threads import SideConfig, define_agent
 
 from .folders import write
 
@@ -148,7 +149,7 @@ def desk() -> Folder:
     more = ", reasoning=ReasoningConfig(level=70)"
     folder.speaker("writer", "", call("count"), f"W {OWN} {HEARD}", tools='"count"', more=more)
     more = ", reasoning=ReasoningConfig(level=20)"
-    folder.speaker("maker", f"M {OWN}", "", "", f"M {HEARD}", tools='"shade"', more=more)
+    folder.speaker("maker", f"M {OWN}", "", "", "M {{message_count}} " + HEARD, tools='"shade"', more=more)
     folder.two_sides("own", "maker", "writer", most=3)
     folder.speaker("quiet", "Say something.", "", "Heard {{message_count}}: {{user_messages}}")
     folder.speaker("mute", "", "")
@@ -222,12 +223,14 @@ async def test_called_agent_takes_the_thread_over(api: Api) -> None:
         assert [one["id"] for one in listed] == threads
 
 
+@pytest.mark.requirement("thread.agent.handoff_facts")
 async def test_agent_hands_back(api: Api) -> None:
     made = await thread(api, "ping")
     assert await said(api, made) == "Back at ping: 3"
     assert (await api.get(f"threads/{made}")).json["agentId"] == "ping"
 
 
+@pytest.mark.requirement("thread.agent.handoff_facts")
 async def test_hand_offs_in_circles_are_ended(api: Api) -> None:
     run = await api.send(await thread(api, "round"))
     end = (await api.events(run))[-1]
@@ -251,6 +254,7 @@ async def test_each_agent_has_its_own_tools_and_variables(api: Api) -> None:
     assert results[4]["result"] == "second {'n': 2} two_shade"
 
 
+@pytest.mark.requirement("thread.agent.handoff_facts")
 async def test_agent_goes_on_after_a_crash_when_it_was_handed_over(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, arguments=(str(write(tmp_path / "desk", desk().files)),)) as server:
         assert await said_after_crash(server, "dying") == f"I am dead. {seats.handed_over('dead')} || alive again"
@@ -315,11 +319,14 @@ async def test_sides_take_turns_and_see_each_other_as_users(api: Api) -> None:
     assert text == f"P3 (hello | {first} | {second})"
 
 
+@pytest.mark.requirement("thread.side.view")
 async def test_each_side_has_its_own_settings(api: Api) -> None:
+    """The last request has the person's message, each side's text, and that this is the end: no call, no result."""
     heard = "W I am writer. count 70 (M I am maker. shade 20)"
-    assert await said(api, await thread(api, "own")) == f"M (hello | {heard})"
+    assert await said(api, await thread(api, "own")) == f"M 4 (hello | {heard})"
 
 
+@pytest.mark.requirement("thread.side.first")
 async def test_side_hears_that_nothing_was_said(api: Api) -> None:
     """Its last request: what the person said, its own answer, that nothing was said, and that this is the end."""
     assert await said(api, await thread(api, "silent")) == "Heard 4: hello"
@@ -332,3 +339,10 @@ async def test_sides_end_turns_and_the_session_by_calls(api: Api) -> None:
 async def test_side_goes_on_after_a_crash(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, arguments=(str(write(tmp_path / "desk", desk().files)),)) as server:
         assert await said_after_crash(server, "mortal") == "A2 Go. | B alive again"
+
+
+@pytest.mark.requirement("thread.agent.session_turns")
+@pytest.mark.parametrize(("given", "most"), [(None, 250), (7, 7), (1000, 250)])
+def test_session_has_at_most_250_side_turns(given: int | None, most: int) -> None:
+    sides = {"side_a": SideConfig(prompt="a"), "side_b": SideConfig(prompt="b")}
+    assert define_agent(name="two", type="dual_ai", max_session_turns=given, **sides).turns_at_most == most
