@@ -344,5 +344,5 @@ async def test_side_goes_on_after_a_crash(tmp_path: Path) -> None:
 @pytest.mark.requirement("thread.agent.session_turns")
 @pytest.mark.parametrize(("given", "most"), [(None, 250), (7, 7), (1000, 250)])
 def test_session_has_at_most_250_side_turns(given: int | None, most: int) -> None:
-    sides = {"side_a": SideConfig(prompt="a"), "side_b": SideConfig(prompt="b")}
-    assert define_agent(name="two", type="dual_ai", max_session_turns=given, **sides).turns_at_most == most
+    a, b = SideConfig(prompt="a"), SideConfig(prompt="b")
+    assert define_agent(name="two", type="dual_ai", side_a=a, side_b=b, max_session_turns=given).turns_at_most == most
