@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from weftline.agent.agent import Agent
-from weftline.agent.context import Entered, RunContext, RunInfo
+from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import BeforeModel, SystemRendered
-from weftline.agent.loader import LoadedAgents
 from weftline.agent.settings import Settings
+from weftline.agent.skills.toolset import Skills, skills
 from weftline.errors import Issue
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.runtime.engine import Engine
-from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -34,47 +33,48 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.opening import AgentThreads
 from weftline.threads.packages import is_packed
-from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
-from weftline.threads.serving import Folder
 from weftline.threads.speakers import HandOff, Speaker, hands_over, parts_of, seats_of, speakers_of, text_of
-from weftline.threads.state import LiveThread, thread_of
+from weftline.threads.state import LiveThread
 from weftline.threads.tools import ThreadTool
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
 from weftline.tools.function import FunctionTool
-from weftline.workspace.context import Workspaces
 
 SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
-    """Returns a folder and its agents, whose models are added to `models`.
-
-    Raises:
-        WeftlineError: if anything is wrong with the folder.
-    """
-    project = load_project(path)
-    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
+def agents_of(
+    registry: Registry, models: Catalog, *, scripts: Path | None = None, pages: Dialer | None = None
+) -> dict[str, Agent[Any, Any]]:
+    """Returns the agents that a person can talk to, by name; see `Project.agents`."""
+    played = None if scripts is None else ScriptedProvider(load_scripts(scripts))
+    return Compiler(registry, models, scripts=played, pages=pages).agents()
 
 
 class Compiler:
     """Makes the agents of one registry. `models` gets the providers of its models."""
 
     def __init__(
-        self, registry: Registry, models: Catalog, *, scripts: ScriptedProvider | None = None, host: Any = None
+        self,
+        registry: Registry,
+        models: Catalog,
+        *,
+        scripts: ScriptedProvider | None = None,
+        pages: Dialer | None = None,
+        host: Any = None,
     ) -> None:
+        """`pages` dials what `fetch` reads."""
         self._registry = registry
         self._models = models
         self._host = host
+        self._pages = pages
         if scripts is not None and not models.has("scripted"):
             models.add(scripts, name="scripted")
         self._ids = {name: self._offer(one) for name, one in registry.models.items()}
-
-    @classmethod
-    def of(cls, project: Project, models: Catalog, *, host: Any = None) -> Compiler:
-        scripts = None if project.scripts is None else ScriptedProvider(load_scripts(project.scripts))
-        return cls(project.registry, models, scripts=scripts, host=host)
 
     def agents(self) -> dict[str, Agent[Any, Any]]:
         """Returns the agents, by name.
@@ -112,7 +112,7 @@ class Compiler:
             levels={name: _level(one.prompt) for name, one in speakers.items()},
         )
         compiled.max_side_turns = agent.turns_at_most if agent.type == "dual_ai" else None
-        compiled.on_thread = partial(self._thread, speakers)
+        compiled.on_thread = AgentThreads(agent, speakers, self._registry, host=self._host)
         return compiled
 
     def _parts(self, prompt: PromptDefinition) -> Iterable[PromptTextPart | PromptEnvPart]:
@@ -123,9 +123,9 @@ class Compiler:
         model = self._registry.models.get(prompt.model)
         return self._model_id(prompt.model), () if model is None else tuple([self._ids[one] for one in model.fallbacks])
 
-    def _tools(self, speakers: Iterable[Speaker]) -> list[FunctionTool[..., Any, Any]]:
+    def _tools(self, speakers: Iterable[Speaker]) -> list[FunctionTool | Skills]:
         """The tools of all who may speak. A tool that several prompts list has an entry for each."""
-        tools: dict[str, FunctionTool[..., Any, Any]] = {}
+        tools: dict[str, FunctionTool] = {}
         entries: dict[str, dict[str, PromptToolConfig]] = {}
         for speaker in speakers:
             for index, entry in enumerate(speaker.prompt.entries):
@@ -137,19 +137,18 @@ class Compiler:
                     tools.setdefault(found.name, ThreadTool(found, of_tool))
                 elif hands_over(found):
                     tools.setdefault(found.name, HandOff(found, self._registry.prompt(found.side_a.prompt)))
+                elif found is None and (own := self._of_server(entry_name(entry))) is not None:
+                    tools.setdefault(own.name, own)
                 else:
                     raise _not_yet(speaker.prompt, index, entry)
-        return list(tools.values())
+        own_skills = [skills(self._registry.skills)] if self._registry.skills else []
+        return [*own_skills, *tools.values()]
 
-    @asynccontextmanager
-    async def _thread(
-        self, speakers: Mapping[str, Speaker], at: Workspaces, engine: Engine, run: RunInfo, entered: Entered
-    ) -> AsyncGenerator[LiveThread]:
-        opening = thread_of(
-            at, engine, run.thread_id, self._registry, speakers=speakers, entered=entered, host=self._host
-        )
-        async with opening as state:
-            yield state
+    def _of_server(self, name: str) -> FunctionTool | None:
+        """A tool that every server has."""
+        if name == "fetch":
+            return fetch_tool(self._pages or Dialer(egress_from({})))
+        return builtin_tools().get(name)
 
     def _model_id(self, name: str) -> str | None:
         """The id of a model of the folder, or of one that the server knows; None for the server's default."""
