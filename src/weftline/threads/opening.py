@@ -53,16 +53,16 @@ class AgentThreads:
         row = None if known is None else await threads.by_key_and_salt(at, *known)
         if row is None:
             raise NotFound("The run has no thread.")
-        state = self._state(at, engine, row, entered)
+        state = self._opened(at, engine, row, entered)
         try:
             yield state
         finally:
             state.end()
 
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
-        return self._state(at, engine, row, Entered())
+        return self._opened(at, engine, row, Entered())
 
-    def _state(self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered) -> LiveThread:
+    def _opened(self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered) -> LiveThread:
         speakers, host = self._speakers, self._host
         return LiveThread(at, row, self._registry, speakers=speakers, entered=entered, engine=engine, host=host)
 
