@@ -61,6 +61,7 @@ class Route(Struct, frozen=True):
 
     method: str
     path: str
+    """`{name}` is one part of it; `{*name}`, at the end, all that follows, with its slashes."""
     handler: Handler
     access: Literal["public", "workspace", "operator"] = "workspace"
     scopes: tuple[str, ...] = ()
