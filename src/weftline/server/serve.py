@@ -30,7 +30,7 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.engine import DRAIN_S, Engine
+from weftline.runtime.engine import DRAIN_S, Engine, OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.runtime.tool_calls.toolbox import ToolSource
@@ -57,7 +57,9 @@ from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
     from weftline.agent.loader import ServedAgents
+    from weftline.agent.planning.sources import AgentTools
     from weftline.agent.tracing.run_traces import RunTraces
+    from weftline.server.reloading import Reloader
     from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,8 @@ class Settings(Struct, frozen=True):
     tools: str | Path | None = None
     app: str | Path | None = None
     """A Python file, folder or module whose agents and tools are served."""
+    reload: bool = False
+    """Whether a folder of agents is read again after changes."""
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
@@ -225,11 +229,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents, folder = read_agents(settings.app, models)
+    reloader = _reloader(settings, models, traces=options.traces) if settings.reload else None
+    if reloader is not None:
+        agents, folder, models = reloader.present.agents, reloader.present.folder, reloader.present.models
+    else:
+        agents, folder = read_agents(settings.app, models)
     if options.traces:
-        from weftline.agent.tracing.run_traces import trace_agents
-
-        trace_agents(agents.by_name.values() if agents else ())
+        _trace(agents)
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
@@ -320,6 +326,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await advise(app.workspaces, db=settings.db, models=models)
         if agents:
             agents.advise()
+        reloading = asyncio.create_task(_reload(reloader, app, agent_tools, catalogs, engine))
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
         scheduling = asyncio.create_task(_after_hold(engine, alarm.run))
@@ -329,7 +336,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         app.refused.report()
         logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering, scheduling):
+        for task in (asked, beats, warm, delivering, scheduling, reloading):
             task.cancel()
         ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
@@ -348,11 +355,44 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await store.close()
         if agent_tools is not None:
             await finish_within(_STEP_S, agent_tools.close(), what="the agents' tools")
-        for what in (dialled, pages, catalogs, models, own, transport):
+        for what in (dialled, pages, catalogs, catalogs.base, own, transport):
             await finish_within(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()
     return stopping.code
+
+
+def _reloader(settings: Settings, models: Catalog, *, traces: bool) -> Reloader:
+    from weftline.server.reloading import Reloader, Served, stamps  # few servers reload
+    from weftline.threads.project import is_project
+
+    given = settings.app
+    if given is None or not is_project(given):
+        raise WeftlineError("--reload needs a folder of agents.", code="bad_config")
+
+    def load(models: Catalog) -> Served:
+        agents, folder = read_agents(given, models)
+        assert agents is not None and folder is not None
+        if traces:
+            _trace(agents)
+        return Served(agents, folder, models)
+
+    seen = stamps(Path(given))  # before they are read: what changes in the meantime is read again
+    return Reloader(Path(given), load(models.copy()), load=load, base=models, seen=seen)
+
+
+async def _reload(
+    reloader: Reloader | None, app: App, tools: AgentTools | None, catalogs: WorkspaceCatalogs, engine: OwnedEngine
+) -> None:
+    if reloader is not None and tools is not None:
+        await engine.wait_released()
+        await reloader.run(app, tools, catalogs, taken=engine.code_changed)
+
+
+def _trace(agents: ServedAgents | None) -> None:
+    from weftline.agent.tracing.run_traces import trace_agents
+
+    trace_agents(agents.by_name.values() if agents else ())
 
 
 def _traces(engine: Engine) -> RunTraces:

@@ -20,7 +20,7 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.runtime.engine import Engine
-from weftline.threads.checking import load_project
+from weftline.threads.checking import load_project, usual_names
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -52,8 +52,13 @@ def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder
     Raises:
         WeftlineError: if anything is wrong with the folder.
     """
-    project = load_project(path)
-    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
+    project = load_project(path, providers={*usual_names(), *models.names})
+    try:
+        agents = Compiler.of(project, models).agents()
+    except BaseException:
+        project.generation.forget()
+        raise
+    return LoadedAgents(agents, {}), Folder(project.registry, generation=project.generation)
 
 
 class Compiler:
