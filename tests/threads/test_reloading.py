@@ -82,7 +82,7 @@ async def reloading(tmp_path: Path) -> AsyncGenerator[tuple[ServerProcess, Api]]
 async def logged(server: ServerProcess, text: str, *, times: int = 1) -> str:
     """Waits until the log has lines with this text, and returns the latest."""
     async with asyncio.timeout(WAIT_S):
-        while len(found := [line for line in list(server.log) if text in line]) < times:
+        while len(found := [line for line in list(server.log) if text in line]) < times:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)
     return found[-1]
 
@@ -116,7 +116,7 @@ async def test_run_in_hand_finishes_with_the_definitions_it_has(tmp_path: Path) 
         made = await thread(api, "slow")
         run = await api.send(made)
         async with asyncio.timeout(WAIT_S):
-            while not (tmp_path / "begun").exists():
+            while not (tmp_path / "begun").exists():  # noqa: ASYNC110 - another process makes it
                 await asyncio.sleep(0.02)
         change(tmp_path, {**NEW, "agents/slow.md": FILES["agents/slow.md"].replace("First", "Second")})
         await logged(server, "reloaded")
@@ -148,7 +148,7 @@ async def parked(api: Api, thread: str) -> tuple[str, str]:
     """Sends a message whose run asks a person; returns the run and the question."""
     run = await api.send(thread)
     async with asyncio.timeout(WAIT_S):
-        while not (found := (await api.get(f"agent-runs/{run}/awaits")).json["awaits"]):
+        while not (found := (await api.get(f"agent-runs/{run}/awaits")).json["awaits"]):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return run, found[0]["id"]
 

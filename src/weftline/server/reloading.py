@@ -72,6 +72,7 @@ class Reloader:
         self, app: App, tools: AgentTools, catalogs: WorkspaceCatalogs, *, taken: Callable[[], Awaitable[None]]
     ) -> None:
         """Looks at the files until it is cancelled. `taken` is awaited after each new generation."""
+        await app.engine.wait_released()
         while True:
             await asyncio.sleep(LOOK_S)
             with attempt(logger, "the folder %s could not be reloaded", self._root):
