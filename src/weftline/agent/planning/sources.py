@@ -236,11 +236,11 @@ class AgentTools:
         root = self._setups[plan.code]
         self._opening.append(root)
         try:
-            return await self._open(root, base, plan, run)
+            return await self._toolbox_of(root, base, plan, run)
         finally:
             self._opening.remove(root)
 
-    async def _open(self, root: Setup, base: Toolbox, plan: RunPlan, run: RunName) -> Toolbox:
+    async def _toolbox_of(self, root: Setup, base: Toolbox, plan: RunPlan, run: RunName) -> Toolbox:
         setup, only, observed = root, None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
