@@ -78,15 +78,15 @@ async def _examine(
 
 
 def _code_of(app: str) -> LoadedAgents:
-    from weftline.agent.loader import load_agents
+    from weftline.agent.loader import LoadedAgents, load_agents
     from weftline.threads.project import is_project
 
     if not is_project(app):
         return load_agents(app)
     from weftline.providers.catalog import Catalog
-    from weftline.threads.compiling import load_folder
+    from weftline.threads.checking import load_project
 
-    return load_folder(app, Catalog())[0]
+    return LoadedAgents(load_project(app).agents(Catalog()), {})
 
 
 def _show(found: list[Finding]) -> None:

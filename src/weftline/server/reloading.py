@@ -69,7 +69,7 @@ class Reloader:
         self._seen = seen
 
     async def run(
-        self, app: App, tools: AgentTools, catalogs: WorkspaceCatalogs, *, taken: Callable[[], Awaitable[None]]
+        self, app: App, tools: AgentTools, catalogs: WorkspaceCatalogs, *, taken: Callable[[Folder], Awaitable[None]]
     ) -> None:
         """Looks at the files until it is cancelled. `taken` is awaited after each new generation."""
         await app.engine.wait_released()
@@ -77,7 +77,7 @@ class Reloader:
             await asyncio.sleep(LOOK_S)
             with attempt(logger, "the folder %s could not be reloaded", self._root):
                 if await self._look(app, tools, catalogs):
-                    await taken()
+                    await taken(self.present.folder)
                     logger.info("reloaded %s: %d agents", self._root, len(self.present.agents.by_name))
             await self._forget_unused(tools)
 

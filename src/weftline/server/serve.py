@@ -29,7 +29,7 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.engine import DRAIN_S, Engine
+from weftline.runtime.engine import DRAIN_S, Engine, OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.runtime.tool_calls.toolbox import ToolSource
@@ -37,19 +37,18 @@ from weftline.server import background
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.local_serving import every_route, operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
-from weftline.server.routes import FIRST
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.server.starting import advise, report_start
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
-from weftline.workspace.context import Workspaces
+from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
@@ -197,18 +196,26 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> tuple[ServedAgents | None, Folder | None]:
+def read_agents(
+    given: str | Path | None, models: Catalog, *, pages: Dialer
+) -> tuple[ServedAgents | None, Folder | None]:
     if given is None:
         return None, None
-    from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
+    from weftline.agent.loader import LoadedAgents, ServedAgents, load_agents  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
-    if Path(given).is_dir() and is_project(given):
-        from weftline.threads.compiling import load_folder
+    if not (Path(given).is_dir() and is_project(given)):
+        return ServedAgents(load_agents(given), models), None
+    from weftline.threads.checking import load_project, usual_names
+    from weftline.threads.serving import Folder
 
-        agents, folder = load_folder(given, models)
-        return ServedAgents(agents, models), folder
-    return ServedAgents(load_agents(given), models), None
+    project = load_project(given, providers={*usual_names(), *models.names})
+    try:
+        agents = ServedAgents(LoadedAgents(project.agents(models, pages=pages), {}), models)
+    except BaseException:
+        project.generation.forget()
+        raise
+    return agents, Folder(project.registry, generation=project.generation)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -225,11 +232,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    reloader = _reloader(settings, models, traces=options.traces) if settings.reload else None
+    reloader = _reloader(settings, models, pages=pages, traces=options.traces) if settings.reload else None
     if reloader is not None:
         agents, folder, models = reloader.present.agents, reloader.present.folder, reloader.present.models
     else:
-        agents, folder = read_agents(settings.app, models)
+        agents, folder = read_agents(settings.app, models, pages=pages)
     if options.traces:
         _trace(agents)
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
@@ -284,8 +291,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         logins_changed=dialled.pool.forget_logins,
     )
     works = [*background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)]
+    if folder is not None:
+        await _keep_schedules(app, engine, folder)
     if reloader is not None and agent_tools is not None:
-        works.append(partial(reloader.run, app, agent_tools, catalogs, taken=engine.code_changed))
+        works.append(partial(reloader.run, app, agent_tools, catalogs, taken=partial(_taken, app, engine)))
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()
     connections = Connections(
@@ -347,7 +356,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     return stopping.code
 
 
-def _reloader(settings: Settings, models: Catalog, *, traces: bool) -> Reloader:
+def _reloader(settings: Settings, models: Catalog, *, pages: Dialer, traces: bool) -> Reloader:
     from weftline.server.reloading import Reloader, Served, stamps  # few servers reload
     from weftline.threads.project import is_project
 
@@ -356,7 +365,7 @@ def _reloader(settings: Settings, models: Catalog, *, traces: bool) -> Reloader:
         raise WeftlineError("--reload needs a folder of agents.", code="bad_config")
 
     def load(models: Catalog) -> Served:
-        agents, folder = read_agents(given, models)
+        agents, folder = read_agents(given, models, pages=pages)
         assert agents is not None and folder is not None
         if traces:
             _trace(agents)
@@ -364,6 +373,20 @@ def _reloader(settings: Settings, models: Catalog, *, traces: bool) -> Reloader:
 
     seen = stamps(Path(given))  # before they are read: what changes in the meantime is read again
     return Reloader(Path(given), load(models.copy()), load=load, base=models, seen=seen)
+
+
+async def _taken(app: App, engine: OwnedEngine, folder: Folder) -> None:
+    """What follows from a new generation of the folder."""
+    await _keep_schedules(app, engine, folder)
+    await engine.code_changed()
+
+
+async def _keep_schedules(app: App, engine: OwnedEngine, folder: Folder) -> None:
+    from weftline.cases.schedules import keep_defined  # with pydantic
+
+    workspace = await engine.workspace("default")
+    await keep_defined(app.workspaces, workspace, folder.registry.schedules.values())
+    await app.workspaces.changed(Change("schedules", workspace))
 
 
 def _trace(agents: ServedAgents | None) -> None:

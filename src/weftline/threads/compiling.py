@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from weftline.agent.agent import Agent
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import BeforeModel, SystemRendered
-from weftline.agent.loader import LoadedAgents
 from weftline.agent.settings import Settings
+from weftline.agent.skills.toolset import Skills, skills
 from weftline.errors import Issue
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.runtime.engine import Engine
-from weftline.threads.checking import load_project, usual_names
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -34,50 +33,47 @@ from weftline.threads.definitions.prompts import (
     PromptToolConfig,
     entry_name,
 )
+from weftline.threads.opening import AgentThreads
 from weftline.threads.packages import is_packed
-from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
-from weftline.threads.serving import Folder
-from weftline.threads.state import LiveThread, thread_of
+from weftline.threads.state import LiveThread
 from weftline.threads.tools import ThreadTool
-from weftline.workspace.context import Workspaces
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
+from weftline.tools.function import FunctionTool
 
 SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
-    """Returns a folder and its agents, whose models are added to `models`.
-
-    Raises:
-        WeftlineError: if anything is wrong with the folder.
-    """
-    project = load_project(path, providers={*usual_names(), *models.names})
-    try:
-        agents = Compiler.of(project, models).agents()
-    except BaseException:
-        project.generation.forget()
-        raise
-    return LoadedAgents(agents, {}), Folder(project.registry, generation=project.generation)
+def agents_of(
+    registry: Registry, models: Catalog, *, scripts: Path | None = None, pages: Dialer | None = None
+) -> dict[str, Agent[Any, Any]]:
+    """Returns the agents that a person can talk to, by name; see `Project.agents`."""
+    played = None if scripts is None else ScriptedProvider(load_scripts(scripts))
+    return Compiler(registry, models, scripts=played, pages=pages).agents()
 
 
 class Compiler:
     """Makes the agents of one registry. `models` gets the providers of its models."""
 
     def __init__(
-        self, registry: Registry, models: Catalog, *, scripts: ScriptedProvider | None = None, host: Any = None
+        self,
+        registry: Registry,
+        models: Catalog,
+        *,
+        scripts: ScriptedProvider | None = None,
+        pages: Dialer | None = None,
+        host: Any = None,
     ) -> None:
+        """`pages` dials what `fetch` reads."""
         self._registry = registry
         self._models = models
         self._host = host
+        self._pages = pages
         if scripts is not None and not models.has("scripted"):
             models.add(scripts, name="scripted")
         self._ids = {name: self._offer(one) for name, one in registry.models.items()}
-
-    @classmethod
-    def of(cls, project: Project, models: Catalog, *, host: Any = None) -> Compiler:
-        scripts = None if project.scripts is None else ScriptedProvider(load_scripts(project.scripts))
-        return cls(project.registry, models, scripts=scripts, host=host)
 
     def agents(self) -> dict[str, Agent[Any, Any]]:
         """Returns the agents that a person can talk to, by name.
@@ -106,27 +102,29 @@ class Compiler:
             render = Hook(SystemRendered, partial(_render, prompt, self._registry), fail_closed=True)
             render.name = f"of the prompt {prompt.name}"
             compiled.hooks.insert(0, render)
-        compiled.on_thread = partial(self._thread, agent, prompt)
+        compiled.on_thread = AgentThreads(agent, prompt, self._registry, host=self._host)
         return compiled
 
-    def _tools(self, agent: AgentDefinition, prompt: PromptDefinition) -> Iterable[ThreadTool]:
+    def _tools(self, agent: AgentDefinition, prompt: PromptDefinition) -> Iterable[FunctionTool | Skills]:
+        if self._registry.skills:
+            yield skills(self._registry.skills)
         for index, entry in enumerate(prompt.entries):
             found = self._registry.callable(entry)
             if isinstance(found, ToolDefinition):
                 yield ThreadTool(found, entry if isinstance(entry, PromptToolConfig) else None)
                 continue
+            if found is None and (own := self._of_server(entry_name(entry))) is not None:
+                yield own
+                continue
             what = "a tool that is defined elsewhere" if is_external(entry_name(entry)) else "an agent or a prompt"
             problem = f"{what} cannot be called yet: {entry_name(entry)}"
             raise DefinitionError(f'prompt "{prompt.name}"', [Issue(f"tools[{index}]", problem)])
 
-    @asynccontextmanager
-    async def _thread(
-        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, engine: Engine, run: RunInfo
-    ) -> AsyncGenerator[LiveThread]:
-        async with thread_of(
-            at, engine, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host
-        ) as state:
-            yield state
+    def _of_server(self, name: str) -> FunctionTool | None:
+        """A tool that every server has."""
+        if name == "fetch":
+            return fetch_tool(self._pages or Dialer(egress_from({})))
+        return builtin_tools().get(name)
 
     def _model_id(self, name: str) -> str | None:
         """The id of a model of the folder, or of one that the server knows; None for the server's default."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,7 +13,6 @@ from msgspec.json import decode
 from msgspec.structs import asdict
 
 from weftline.errors import Conflict, NotFound, invalid_field
-from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
@@ -31,15 +30,18 @@ from weftline.threads.thread import (
     FileChunk,
     FileRecord,
     FileStats,
+    FindResult,
+    GrepLine,
+    GrepResult,
     MessagesResult,
     Order,
     SubagentRegistryEntry,
     ThreadMessage,
 )
 from weftline.workspace import thread_files as files
-from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_messages import said
+from weftline.workspace.thread_search import find_files, grep_files
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -298,6 +300,19 @@ class LiveThread:
         found = await files.totals(self._at, self._row)
         return FileStats(file_count=found.files, total_size=found.bytes)
 
+    async def grep_files(self, pattern: str, /) -> list[GrepResult]:
+        self._open()
+        found = await grep_files(self._at, self._row, pattern)
+        return [
+            GrepResult(path=one.path, matches=tuple([GrepLine(line.line, line.text) for line in one.matches]))
+            for one in found
+        ]
+
+    async def find_files(self, pattern: str, /) -> FindResult:
+        self._open()
+        found = await find_files(self._at, self._row, pattern)
+        return FindResult(paths=tuple(found), total=len(found))
+
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()
         return await files.thumbnail(self._at, self._row, path)
@@ -344,29 +359,6 @@ class BlockingThread:
 
         while (piece := self._wait(following())) is not None:
             yield piece
-
-
-@asynccontextmanager
-async def thread_of(
-    at: Workspaces,
-    engine: Engine,
-    session_id: str | None,
-    registry: Registry,
-    *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
-    host: Any,
-) -> AsyncGenerator[LiveThread]:
-    """The thread of a run, by the id of its session, for as long as the run is in memory."""
-    known = None if session_id is None else ids.parse(session_id, prefix="ses_")
-    row = None if known is None else await threads.by_key_and_salt(at, *known)
-    if row is None:
-        raise NotFound("The run has no thread.")
-    state = state_of(at, row, registry, agent=agent, prompt=prompt, engine=engine, host=host)
-    try:
-        yield state
-    finally:
-        state.end()
 
 
 def state_of(

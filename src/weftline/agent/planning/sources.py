@@ -229,6 +229,11 @@ class AgentTools:
             if name in own:
                 raise invalid_field(f"tools[{index}].name", f"the agent {agent.name!r} already has a tool {name!r}.")
 
+    async def check_thread(self, plan: RunPlan, *, workspace: int) -> None:
+        agent = None if plan.code is None else self.find(plan.code)
+        if agent is not None and agent.on_thread is not None and self.workspaces is not None:
+            await agent.on_thread.check(self.workspaces, workspace, user=None, env={})
+
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
