@@ -37,13 +37,12 @@ from weftline.server import background
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.local_serving import every_route, operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
-from weftline.server.routes import FIRST
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.server.starting import advise, report_start
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools

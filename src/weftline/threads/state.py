@@ -30,6 +30,9 @@ from weftline.threads.thread import (
     FileChunk,
     FileRecord,
     FileStats,
+    FindResult,
+    GrepLine,
+    GrepResult,
     MessagesResult,
     Order,
     SubagentRegistryEntry,
@@ -38,6 +41,7 @@ from weftline.threads.thread import (
 from weftline.workspace import thread_files as files
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_messages import said
+from weftline.workspace.thread_search import find_files, grep_files
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -295,6 +299,19 @@ class LiveThread:
         self._open()
         found = await files.totals(self._at, self._row)
         return FileStats(file_count=found.files, total_size=found.bytes)
+
+    async def grep_files(self, pattern: str, /) -> list[GrepResult]:
+        self._open()
+        found = await grep_files(self._at, self._row, pattern)
+        return [
+            GrepResult(path=one.path, matches=tuple([GrepLine(line.line, line.text) for line in one.matches]))
+            for one in found
+        ]
+
+    async def find_files(self, pattern: str, /) -> FindResult:
+        self._open()
+        found = await find_files(self._at, self._row, pattern)
+        return FindResult(paths=tuple(found), total=len(found))
 
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()
