@@ -59,7 +59,7 @@ def folder() -> tuple[Registry, AgentThreads]:
         ],
     )
     agent = registry.agent("front")
-    return registry, AgentThreads(agent, registry.prompt("front"), registry)
+    return registry, AgentThreads(agent, {}, registry)
 
 
 async def test_every_variable_that_is_missing_is_named_at_once() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Typed
 from weftline.agent import argument_checks
 from weftline.agent.agent_tools import AgentTool, check_names, merged, name_of, to_tool
 from weftline.agent.behavior import Behavior, check_dedup
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
@@ -51,7 +51,9 @@ class OnThread(Protocol):
     `check` and `begin` are those of `weftline.workspace.code_agents.ThreadRules`.
     """
 
-    def __call__(self, at: Workspaces, engine: Engine, info: RunInfo, /) -> AbstractAsyncContextManager[Any]: ...
+    def __call__(
+        self, at: Workspaces, engine: Engine, info: RunInfo, entered: Entered, /
+    ) -> AbstractAsyncContextManager[Any]: ...
     async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None: ...
     async def begin(self, at: Any, engine: Any, row: Any, /) -> None: ...
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow, /) -> Any:

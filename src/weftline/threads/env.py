@@ -61,12 +61,6 @@ class Env:
 
         return await at.records.read(query())
 
-    def with_entry(self, env: Defaults) -> Env:
-        """The variables as a call of a tool sees them: its entry's own come after those of the agent."""
-        if not env:
-            return self
-        return Env(self._at, self._thread, defaults=(*self.defaults[:1], env, *self.defaults[1:]), scoped=self.scoped)
-
     async def get(self, name: str) -> str:
         """Raises `MissingVariable`."""
         found = await self.find(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weftline.agent.context import RunInfo
+from weftline.agent.context import Entered, RunInfo
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
@@ -18,7 +18,8 @@ from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptDefinition, PromptToolConfig, VariableDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.registry import Registry
-from weftline.threads.state import LiveThread, state_of
+from weftline.threads.speakers import Speaker
+from weftline.threads.state import LiveThread
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 
@@ -35,28 +36,35 @@ class AgentThreads:
     """The threads of one agent. Calling it opens that of a run, for as long as the run is in memory."""
 
     def __init__(
-        self, agent: AgentDefinition, prompt: PromptDefinition, registry: Registry, *, host: Any = None
+        self, agent: AgentDefinition, speakers: Mapping[str, Speaker], registry: Registry, *, host: Any = None
     ) -> None:
+        """`speakers` are those of its runs."""
         self._agent = agent
-        self._prompt = prompt
+        self._speakers = speakers
         self._registry = registry
         self._host = host
         self._needed = tuple(needed_by(registry, agent))
 
     @asynccontextmanager
-    async def __call__(self, at: Workspaces, engine: Engine, run: RunInfo) -> AsyncGenerator[LiveThread]:
+    async def __call__(
+        self, at: Workspaces, engine: Engine, run: RunInfo, entered: Entered
+    ) -> AsyncGenerator[LiveThread]:
         known = None if run.thread_id is None else ids.parse(run.thread_id, prefix="ses_")
         row = None if known is None else await threads.by_key_and_salt(at, *known)
         if row is None:
             raise NotFound("The run has no thread.")
-        state = await self.state(at, engine, row)
+        state = self._opened(at, engine, row, entered)
         try:
             yield state
         finally:
             state.end()
 
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
-        return state_of(at, row, self._registry, agent=self._agent, prompt=self._prompt, engine=engine, host=self._host)
+        return self._opened(at, engine, row, Entered())
+
+    def _opened(self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered) -> LiveThread:
+        speakers, host = self._speakers, self._host
+        return LiveThread(at, row, self._registry, speakers=speakers, entered=entered, engine=engine, host=host)
 
     async def check(self, at: Workspaces, workspace: int, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` (`missing_variable`) that lists every required variable without a value."""

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec.json import decode
 from msgspec.structs import asdict
 
+from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
+from weftline.runtime.agent_code.seats import name_of
 from weftline.runtime.engine import Engine
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
@@ -23,6 +25,7 @@ from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
+from weftline.threads.speakers import Speaker, seat_of
 from weftline.threads.thread import (
     AttachmentRef,
     EnvType,
@@ -61,17 +64,19 @@ class LiveThread:
         row: ThreadRow,
         registry: Registry,
         *,
-        agent: AgentDefinition,
-        env: Env,
+        speakers: Mapping[str, Speaker],
+        entered: Entered,
         engine: Engine,
         host: Any = None,
     ) -> None:
+        """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
         self._at = at
         self._engine = engine
         self._row = row
-        self._registry = registry.seen_from(package_of(agent))
-        self._agent = agent
-        self._env = env
+        self._speakers = speakers
+        self._entered = entered
+        self._entry: Defaults = {}
+        self._registry = registry.seen_from(package_of(self.speaker.agent))
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
@@ -100,7 +105,7 @@ class LiveThread:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state.options = key, options or {}
-        state._env = self._env.with_entry(env or {})
+        state._entry = env or {}
         try:
             yield state
         finally:
@@ -113,6 +118,15 @@ class LiveThread:
         if self._over:
             raise Conflict("The call that this state was for is over.", code="scope_ended")
 
+    @property
+    def speaker(self) -> Speaker:
+        """Who speaks in the run now."""
+        inside = self._entered.inside
+        name = "" if inside is None else name_of(inside.now)
+        if name not in self._speakers:
+            name = seat_of(self._row.seat_agent or "")
+        return self._speakers.get(name) or next(iter(self._speakers.values()))
+
     # Identity
 
     @property
@@ -121,7 +135,7 @@ class LiveThread:
 
     @property
     def agent_id(self) -> str:
-        return self._row.seat_agent or self._agent.name
+        return self.speaker.agent.name
 
     @property
     def user_id(self) -> str | None:
@@ -214,15 +228,17 @@ class LiveThread:
 
     @property
     def variables(self) -> Env:
-        return self._env
+        speaker = self.speaker
+        defaults = (speaker.agent.env, self._entry, speaker.prompt.env)
+        return Env(self._at, self._row, defaults=defaults, scoped=speaker.scoped)
 
     async def env(self, name: str, /) -> str:
         self._open()
-        return await self._env.get(name)
+        return await self.variables.get(name)
 
     async def env_type(self, name: str, /) -> EnvType:
         self._open()
-        return await self._env.type_of(name)
+        return await self.variables.type_of(name)
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
@@ -249,7 +265,18 @@ class LiveThread:
         self._open()
         if isinstance(data, str):
             data, mime_type = data.encode(), mime_type or files.guessed(path) or "text/plain"
-        said = files.About(mime_type=mime_type or "", **about)
+        said = files.About(
+            mime_type=mime_type or "",
+            width=about.get("width"),
+            height=about.get("height"),
+            metadata=about.get("metadata", {}),
+            thumbnail=about.get("thumbnail"),
+        )
+        location, size = about.get("location"), about.get("size", 0)
+        if location is not None:
+            if data != b"":
+                raise invalid_field("data", "must be empty for a file that is elsewhere.")
+            return _record(await files.register(self._at, self._row, path, location, size, about=said))
         return _record(await files.write(self._at, self._row, path, data, about=said))
 
     async def read_file(self, path: str, /) -> bytes | None:
@@ -330,6 +357,7 @@ def _record(file: FileRow) -> FileRecord:
         width=file.width,
         height=file.height,
         created_at=file.created_at,
+        location=file.shown_location,
     )
 
 
@@ -359,19 +387,3 @@ class BlockingThread:
 
         while (piece := self._wait(following())) is not None:
             yield piece
-
-
-def state_of(
-    at: Workspaces,
-    row: ThreadRow,
-    registry: Registry,
-    *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
-    engine: Engine,
-    host: Any,
-) -> LiveThread:
-    """The thread, for an agent with this prompt."""
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    return LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)
