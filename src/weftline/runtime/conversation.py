@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.failure import Hint
+from weftline.failure import ATTACHMENTS, Hint
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
@@ -212,11 +212,20 @@ class KeptMessages(Struct, eq=False, gc=False):
             message = bodies.encode(Assistant((Text(text),)))
             self._new.append(KeptMessage(f"_{turn}", "assistant", message, 0, status="failed"))
 
-    def result(self, result: ToolResult, *, turn: int, index: int) -> None:
+    def result(self, result: ToolResult, *, turn: int, index: int, files: Sequence[Any] = ()) -> None:
         message = bodies.encode(ToolResults((result,)))
         status = "error" if result.is_error else "success"
         self._new.append(
-            KeptMessage(f"_{turn}_{index}", "tool", message, 0, tool_status=status, asked_by=f"_{turn}", place=index)
+            KeptMessage(
+                f"_{turn}_{index}",
+                "tool",
+                message,
+                0,
+                tool_status=status,
+                asked_by=f"_{turn}",
+                place=index,
+                metadata=bodies.encode({"attachments": files[0]}).decode() if files else "{}",
+            )
         )
 
 
@@ -491,7 +500,8 @@ class Conversation(Struct, eq=False, gc=False):
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
         if self.kept is not None and self.sides.side == "a":
-            self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
+            files = [one.data for one in closed.server_data if one.kind == ATTACHMENTS]
+            self.kept.result(turn.results[head.index], turn=head.turn, index=head.index, files=files)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
             for text in turn.after_results:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec.json import decode
 from msgspec.structs import asdict
 
+from weftline import prompts
 from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime.agent_code.seats import name_of
@@ -41,6 +42,7 @@ from weftline.threads.thread import (
     Order,
     SubagentRegistryEntry,
     ThreadMessage,
+    ToolAttachment,
 )
 from weftline.workspace import thread_files as files
 from weftline.workspace.context import Workspaces
@@ -87,6 +89,8 @@ class LiveThread:
         self._context: dict[str, Any] = {}
         self._key = self._caller = ""
         self._over = False
+        self.attachments: list[AttachmentRef | ToolAttachment] = []
+        """Those of the result that a tool has returned."""
         self.options: Mapping[str, Any] = {}
         """The static options of a tool's entry in its prompt."""
 
@@ -111,7 +115,7 @@ class LiveThread:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state.options, state._caller = key, options or {}, caller
-        state._entry = env or {}
+        state._entry, state.attachments = env or {}, []
         try:
             yield state
         finally:
@@ -349,6 +353,30 @@ class LiveThread:
         self._open()
         found = await find_files(self._at, self._row, pattern)
         return FindResult(paths=tuple(found), total=len(found))
+
+    async def attached(self) -> list[AttachmentRef]:
+        """Writes what is new of `attachments`, and returns all of them as files of the thread.
+
+        Raises `NotFound` for one that refers to a file that does not exist.
+        """
+        found: list[AttachmentRef] = []
+        for one in self.attachments:
+            if isinstance(one, ToolAttachment):
+                made = await files.attach(self._at, self._row, one.name, one.data, mime_type=one.mime_type)
+                found.append(AttachmentRef(path=made.path, name=one.name, mime_type=made.mime_type))
+                continue
+            known = await files.stat(self._at, self._row, one.path)
+            if known is None or known.is_folder:
+                raise NotFound(prompts.calls.no_such_attachment(one.path))
+            given = AttachmentRef(
+                path=known.path,
+                name=one.name or known.name,
+                mime_type=one.mime_type or known.mime_type,
+                width=one.width or known.width,
+                height=one.height or known.height,
+            )
+            found.append(given)
+        return found
 
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()
