@@ -23,6 +23,7 @@ from weftline.kernel.bodies import (
     AskBody,
     AwaitBody,
     ClosedBody,
+    EditedBody,
     FailedBody,
     Pattern,
     RenderedBody,
@@ -46,6 +47,7 @@ from weftline.kernel.entries import (
     InstructionsRendered,
     LoopDetected,
     MessageQueued,
+    MessagesEdited,
     MessagesTaken,
     OutputRejected,
     ResultsOverBudget,
@@ -195,15 +197,19 @@ class KeptMessages(Struct, eq=False, gc=False):
     def forget(self) -> None:
         self._new = []
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message) -> str:
+        """Returns what its id has besides that of the run."""
         self._others += 1
         role = "user" if isinstance(message, User) else "assistant" if isinstance(message, Assistant) else "system"
         silent = isinstance(message, User) and message.injected
         self._new.append(KeptMessage(f"_m{self._others}", role, bodies.encode(message), 0, silent=silent))
+        return f"_m{self._others}"
 
-    def answer(self, message: Assistant, head: TurnCompleted) -> None:
+    def answer(self, message: Assistant, head: TurnCompleted) -> str:
+        """Returns what its id has besides that of the run."""
         encoded = bodies.encode(message)
         self._new.append(KeptMessage(f"_{head.turn}", "assistant", encoded, 0, head.active_us, calls=len(head.calls)))
+        return f"_{head.turn}"
 
     def fail(self, text: str, *, turn: int) -> None:
         """Adds the answer that was cut off when the run ended. Models do not read it."""
@@ -227,6 +233,7 @@ def message_id(run: str) -> str:
 
 _PARTS = (
     HistoryPinned,
+    MessagesEdited,
     InstructionsRendered,
     StateChanged,
     DeployAdopted,
@@ -288,6 +295,14 @@ class Conversation(Struct, eq=False, gc=False):
     """The awaits about the run itself that somebody approved."""
     allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
     """Approvals that also cover later calls."""
+    through: int = 0
+    """The position of the last message of its thread that the run began with."""
+    by_id: dict[str, Message] = {}
+    """Messages that can be edited, by what their ids have besides that of the run, as they are now."""
+    _put: list[Message] = []
+    """Those that somebody has put here, which the thread has already."""
+    _deferred: tuple[Message, ...] = ()
+    """Those that were put here while calls have no result: they come behind the results."""
     _given: int = 0
     """How many messages the run began with: its thread's history and its own input."""
     _left_out: int = 0
@@ -304,6 +319,11 @@ class Conversation(Struct, eq=False, gc=False):
         self.view.messages = self.messages
         self._given = len(self.messages)
         self.calls.add_ids(self.messages)
+
+    @property
+    def given(self) -> int:
+        """How many messages the run began with: its thread's history and its own input."""
+        return self._given
 
     @property
     def last_text(self) -> str:
@@ -326,7 +346,7 @@ class Conversation(Struct, eq=False, gc=False):
         messages = self.messages[self._given :]
         if self.sides.are_two:
             messages = self.sides.as_kept(self.messages, self._given)
-        return [message for message in messages if message is not self._instruction]
+        return [message for message in messages if message is not self._instruction and not self._is_put(message)]
 
     def exchange(self) -> list[Message]:
         """The messages after the run's input, without calls and results: those it received, the answers to them, the
@@ -337,6 +357,8 @@ class Conversation(Struct, eq=False, gc=False):
         messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
+            if self._is_put(message):
+                continue
             match message:
                 case Assistant():
                     answer = "" if message.calls else message.text
@@ -388,10 +410,13 @@ class Conversation(Struct, eq=False, gc=False):
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
         match head:
             case HistoryPinned():
+                self.through = head.through or 0
                 if self.keeps_all and head.through is not None:
                     self.kept = KeptMessages()
                     for message in self.messages[head.upto : self._given]:
-                        self.kept.add(message)
+                        self._keep(message)
+            case MessagesEdited():
+                self._edit(bodies.decode_edited(body))
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallClosed():
@@ -423,7 +448,9 @@ class Conversation(Struct, eq=False, gc=False):
                 if body:
                     self._render(bodies.decode_rendered(body))
             case SeatTaken():
-                self.sides.take(head, bodies.decode_spoken(body) if body else None, at=len(self.messages))
+                spoken = bodies.decode_spoken(body) if body else None
+                self.keep_side_turn("" if spoken is None else spoken.text)
+                self.sides.take(head, spoken, at=len(self.messages))
             case (
                 LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() | SeatClosing() | SeatAskedOn()
             ):
@@ -470,8 +497,8 @@ class Conversation(Struct, eq=False, gc=False):
         self.failure = NO_FAILURE
         for call in head.calls:
             self.calls.ids[call.id] = None
-        if self.kept is not None:
-            self.kept.answer(message, head)
+        if self.kept is not None and not self.sides.b_speaks:
+            self.by_id[self.kept.answer(message, head)] = message
         self._add(message, size, keep=False)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
@@ -485,10 +512,14 @@ class Conversation(Struct, eq=False, gc=False):
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
-        if self.kept is not None:
+        if self.kept is not None and not self.sides.b_speaks:
             self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
+            self.by_id |= dict.fromkeys([f"_{head.turn}_{index}" for index in turn.results], results)
+            for message in self._deferred:
+                self._add(message, len(bodies.encode(message)), keep=False)
+            self._deferred = ()
             for text in turn.after_results:
                 self._add(User.of(text, injected=True), len(text))
             turn.after_results = ()
@@ -521,11 +552,53 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _add(self, message: Message, size: int, *, keep: bool = True) -> None:
         self.messages.append(message)
-        if keep and self.kept is not None:
-            self.kept.add(message)
+        if keep:
+            self._keep(message)
         if self.view.compacted is not None:
             self.view.add(message)
         self.size += size
+
+    def position_of(self, id: str) -> int | None:
+        """The position of a message of the run, by what its id has besides that of the run; None if it has none yet."""
+        wanted = self.by_id.get(id)
+        return next((at for at, message in enumerate(self.messages) if message is wanted), None)
+
+    def keep_side_turn(self, said: str = "") -> None:
+        """Keeps what side b has said in its turn, which ends, as a user's: the thread is that of side a."""
+        if self.kept is not None and self.sides.b_speaks:
+            for message in self.sides.of_last(self.messages, said):
+                self.kept.add(message)
+
+    def _keep(self, message: Message) -> None:
+        if self.kept is not None and not self.sides.b_speaks:
+            self.by_id[self.kept.add(message)] = message
+
+    def _is_put(self, message: Message) -> bool:
+        return any(one is message for one in self._put)
+
+    def _edit(self, edited: EditedBody) -> None:
+        """Changes messages in a new list, because what was made of the old one relies on it only growing."""
+        messages, size = list(self.messages), 0
+        for one in edited.changed:
+            old = messages[one.at]
+            messages[one.at] = one.message
+            self.by_id |= {id: one.message for id, message in self.by_id.items() if message is old}
+            self._put = [one.message if message is old else message for message in self._put]
+            size += len(bodies.encode(one.message)) - len(bodies.encode(old))
+        size -= sum([len(bodies.encode(messages[at])) for at in edited.removed])
+        self.messages = [message for at, message in enumerate(messages) if at not in edited.removed]
+        self._given -= sum([at < self._given for at in edited.removed])
+        self.sides.remove(edited.removed)
+        self.size = max(0, self.size + size)
+        self.view.messages = self.messages
+        self.view.reset()
+        for new in edited.added:
+            self._put.append(new.message)
+            self.by_id[new.id] = new.message
+            if self.turn.has_open_calls:
+                self._deferred += (new.message,)
+            else:
+                self._add(new.message, len(bodies.encode(new.message)), keep=False)
 
 
 def _in_words(answer: AnswerBody) -> str:

@@ -65,6 +65,19 @@ class Sides(Struct, eq=False, gc=False):
             seen.insert(0, User.of(prompts.seats.BEGIN, injected=True))
         return seen
 
+    @property
+    def b_speaks(self) -> bool:
+        return bool(self.turns) and self.turns[-1].side == "b"
+
+    def of_last(self, messages: Sequence[Message], said: str) -> list[Message]:
+        """What the latest side turn has said, as a user's."""
+        return _of_other(messages[self.turns[-1].at :], said)
+
+    def remove(self, positions: Sequence[int]) -> None:
+        """Messages at these positions are gone."""
+        for turn in self.turns:
+            turn.at -= sum([at < turn.at for at in positions])
+
     def as_kept(self, messages: Sequence[Message], start: int) -> list[Message]:
         """The messages from `start` on as the thread keeps them: side a as it is, side b as a user."""
         first = self.turns[0].at if self.turns else len(messages)

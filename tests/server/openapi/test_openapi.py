@@ -36,6 +36,7 @@ from weftline.cases.keys import NewKey
 from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.cases.thread_messages import MessageChanges
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
 from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
@@ -104,6 +105,7 @@ BODIES: dict[Any, Json] = {
     ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
     BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     ThreadModel: {"agentId": "known"},
+    MessageChanges: {"metadata": {"seen": True}},
     ValueModel: {"value": 1},
     EnvModel: {"value": "x"},
     NewKey: {"name": "another"},
