@@ -164,7 +164,12 @@ async def history_of(log: LogReader, row: RunRow) -> Sequence[bytes]:
     for head in await log.heads(row.key, kinds=("history.pinned",)):
         pinned = decode_fact.decode(head)
         if isinstance(pinned, HistoryPinned):
-            return (await log.thread_messages(row.thread))[: pinned.upto]
+            if pinned.through is None:
+                return (await log.thread_messages(row.thread))[: pinned.upto]
+            found = await log.thread_pinned(row.thread, through=pinned.through, revision=pinned.revision)
+            if found is None:
+                raise Conflict("Messages that the run has read were edited since.", code="history_edited")
+            return found
     return ()
 
 

@@ -38,11 +38,12 @@ from weftline.wire.errors import error_body, wire_code
 from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
-from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.context import Change, ChangeKind, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
 if TYPE_CHECKING:
     from weftline.server.a2a.sending import Deliveries
+    from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ class App:
     With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
 
     `operator_routes` loads those that only the operator has; it is called by the first request for one.
+
+    `own_tools` returns the tools that runs may name because this process has loaded them. `logins_changed` is called
+    with the workspace whose logins at MCP servers change.
 
     `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
     """
@@ -69,8 +73,11 @@ class App:
         options: ServerOptions | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
+        folder: Folder | None = None,
         every_route: Callable[[], Iterable[Route]] | None = None,
         operator_routes: Callable[[], Iterable[Route]] = tuple,
+        own_tools: Callable[[], list[LoadedTool]] = list,
+        logins_changed: Callable[[int | None], None] = lambda _: None,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
@@ -79,6 +86,8 @@ class App:
         self.workspaces = Workspaces(
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
         )
+        self.folder = folder
+        """The folder that is served, whose endpoints answer requests."""
         self.router = Router(routes)
         self._every_route = every_route
         """None if the router knows them."""
@@ -119,14 +128,11 @@ class App:
         self.refused = RefusedRequests()
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
-        self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called when webhooks change; set by their delivery."""
-        self.schedules_changed: Callable[[], None] = lambda: None
-        """Called when schedules change; set by their alarm."""
-        self.logins_changed: Callable[[int | None], None] = lambda _: None
-        """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
-        self.own_tools: Callable[[], list[LoadedTool]] = list
-        """Returns the tools that runs may name because this process has loaded them."""
+        self.own_tools = own_tools
+        self.listeners: dict[ChangeKind, Callable[[Change], None]] = {
+            "logins": lambda change: logins_changed(change.workspace)
+        }
+        """Called with each change of their kind; `weftline.server.background` adds those of its tasks."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -211,15 +217,12 @@ class App:
                 await self.streams.end_revoked(change.workspace)
             case "providers":
                 await self.models.refresh(change.workspace)
-            case "webhooks":
-                self.webhooks_changed()
             case "budgets":
                 assert change.workspace is not None
                 await self.engine.budgets_changed(change.workspace, by=change.by)
-            case "schedules":
-                self.schedules_changed()
-            case "logins":
-                self.logins_changed(change.workspace)
+            case kind:
+                if (listener := self.listeners.get(kind)) is not None:
+                    listener(change)
 
     def _apply_cors(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""
@@ -244,7 +247,7 @@ class App:
         route, request.params, request.declared = found.route, found.params, found.declared
         if route.has_metadata:
             request.metadata = self.oauth.resource_metadata(request)
-        if route.access == "public":
+        if route.access == "public" or (route.is_open is not None and route.is_open(self, request)):
             principal = NOBODY
         else:
             checking = operator(self.workspaces, self.engine.stored, request, route) if request.operator else None

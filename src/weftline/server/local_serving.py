@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from uvicorn.server import ServerState
@@ -91,9 +91,19 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def app_beside(engine: Engine, store: Store, models: WorkspaceCatalogs) -> App:
+def app_beside(
+    engine: Engine, store: Store, models: WorkspaceCatalogs, *, logins_changed: Callable[[int | None], None]
+) -> App:
     """Returns the app for the commands of a process that runs agents and is no server."""
-    return App(engine, store, models, FIRST, every_route=every_route, operator_routes=operator_routes)
+    return App(
+        engine,
+        store,
+        models,
+        FIRST,
+        every_route=every_route,
+        operator_routes=operator_routes,
+        logins_changed=logins_changed,
+    )
 
 
 def every_route() -> Iterable[Route]:

@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.cases import firing
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -34,6 +33,7 @@ from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.runtime.tool_calls.toolbox import ToolSource
+from weftline.server import background
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
@@ -44,20 +44,18 @@ from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
 from weftline.server.routes import FIRST
-from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
-from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
-from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
     from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
+    from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -196,17 +194,18 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
+def read_agents(given: str | Path | None, models: Catalog) -> tuple[ServedAgents | None, Folder | None]:
     if given is None:
-        return None
+        return None, None
     from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
     if Path(given).is_dir() and is_project(given):
         from weftline.threads.compiling import load_folder
 
-        return ServedAgents(load_folder(given, models), models)
-    return ServedAgents(load_agents(given), models)
+        agents, folder = load_folder(given, models)
+        return ServedAgents(agents, models), folder
+    return ServedAgents(load_agents(given), models), None
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -223,7 +222,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents = read_agents(settings.app, models)
+    agents, folder = read_agents(settings.app, models)
     if options.traces:
         from weftline.agent.tracing.run_traces import trace_agents
 
@@ -273,22 +272,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         options=options,
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
+        folder=folder,
         every_route=every_route,
         operator_routes=operator_routes,
+        own_tools=partial(loaded_tools, own_tools),
+        logins_changed=dialled.pool.forget_logins,
     )
-    deliveries = WebhookDeliveries(
-        app.workspaces,
-        peers,
-        retry_s=options.webhook_retry_s,
-        render=partial(webhook_body, app),
-        watch=engine.watch_ends,
-    )
-    app.webhooks_changed = deliveries.changed
-    alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
-    app.schedules_changed = alarm.changed
-    app.logins_changed = dialled.pool.forget_logins
-
-    app.own_tools = partial(loaded_tools, own_tools)
+    works = background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()
     connections = Connections(
@@ -305,23 +295,28 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report_start(address, db=settings.db, models=models, tools=own_tools, agents=agents.by_name if agents else ())
+        report_start(
+            address,
+            db=settings.db,
+            models=models,
+            tools=own_tools,
+            agents=agents.by_name if agents else (),
+            public=folder.public if folder else (),
+        )
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         if agents:
             agents.advise()
-        beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
-        scheduling = asyncio.create_task(_after_hold(engine, alarm.run))
+        beside = [asyncio.create_task(work()) for work in works]
         warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
         logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering, scheduling):
+        for task in (asked, warm, *beside):
             task.cancel()
-        ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
+        ending = asyncio.gather(*beside, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -351,28 +346,12 @@ def _traces(engine: Engine) -> RunTraces:
     return RunTraces(engine)
 
 
-async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work` once the engine's runs may proceed.
-
-    A restored backup is held first, as its deliveries and starts have mostly happened since.
-    """
-    await engine.wait_released()
-    await work()
-
-
 async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:
     """Loads what the first model call needs; that would otherwise block the loop for a quarter of a second."""
     await app.load_routes()
     await transport.preload()
     await models.preload()
     gc.freeze()  # as what was loaded before
-
-
-async def _beat(engine: Engine) -> None:
-    """Keeps idle streams open, with one ticker for all of them."""
-    while True:
-        await asyncio.sleep(BEAT_S)
-        engine.beat()
 
 
 def run(settings: Settings) -> int:

@@ -25,17 +25,24 @@ _MAX_LISTED = 8
 
 
 def report_start(
-    address: str, *, db: Path, models: Catalog, tools: Mapping[str, Tool], agents: Iterable[str] = ()
+    address: str,
+    *,
+    db: Path,
+    models: Catalog,
+    tools: Mapping[str, Tool],
+    agents: Iterable[str] = (),
+    public: Iterable[str] = (),
 ) -> None:
-    served = _listed(agents)
+    served, opened = _listed(agents), ", ".join(public)
     logger.info(
-        "weftline %s is listening on %s; store %s; models: %s; tools: %s%s",
+        "weftline %s is listening on %s; store %s; models: %s; tools: %s%s%s",
         __version__,
         address,
         db.absolute(),
         _listed(entry.id for entry in models.entries()),
         _listed(names[0] for names in tool_names(tools)),
         "" if served == "none" else f"; agents: {served}",
+        f"; open without a credential: {opened}" if opened else "",
     )
 
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -33,12 +33,14 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.packages import CALLABLE, is_packed, package_of
 from weftline.threads.project import Project, ProjectError, read_project
 from weftline.threads.registry import Registry, is_external
 from weftline.threads.sources import Problem
 
 Place: TypeAlias = Callable[[Kind | str, str, str], tuple[str, int]]
 """The file and line of a definition's field."""
+T = TypeVar("T")
 
 TAKES: dict[HookPoint, tuple[str, ...]] = {
     "after_thread_created": ("state",),
@@ -143,6 +145,8 @@ class _Checker:
         self.registry = registry
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
+        self._seen = registry.seen_from("")
+        """The registry as the definition sees it that is being checked."""
         self._place = place
         self._providers = frozenset(_usual_providers() if providers is None else providers)
         self._tools = frozenset(_usual_tools() if tools is None else tools)
@@ -157,19 +161,19 @@ class _Checker:
 
     def check(self) -> None:
         registry = self.registry
-        for name, model in registry.models.items():
+        for name, model in self._each(registry.models):
             self._check_model(name, model)
-        for name, prompt in registry.prompts.items():
+        for name, prompt in self._each(registry.prompts):
             self._check_prompt(name, prompt)
-        for name, agent in registry.agents.items():
+        for name, agent in self._each(registry.agents):
             self._check_agent(name, agent)
-        for name, tool in registry.tools.items():
+        for name, tool in self._each(registry.tools):
             self._check_tool(name, tool)
-        for name, effect in registry.effects.items():
+        for name, effect in self._each(registry.effects):
             self._check_arguments("effect", name, effect)
-        for id, hook in registry.hooks.items():
+        for id, hook in self._each(registry.hooks):
             self._check_takes("hook", id, hook.execute, TAKES[hook.hook])
-        for key, endpoint in registry.endpoints.items():
+        for key, endpoint in self._each(registry.endpoints):
             self._check_endpoint(key, endpoint)
         for key, controller in registry.controllers.items():
             self._check_takes("controller", key, controller.handler, ("context",))
@@ -181,10 +185,19 @@ class _Checker:
         self._check_cycles()
         self._warn_of_unused()
 
+    def _each(self, table: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+        """Yields definitions, each while names are looked up as it sees them."""
+        for name, definition in table.items():
+            self._seen = self.registry.seen_from(package_of(definition))
+            yield name, definition
+        self._seen = self.registry.seen_from("")
+
     def _problem(self, kind: Kind | str, name: str, field: str, message: str) -> None:
         self.problems.append(self._told(kind, name, field, message))
 
     def _warn(self, kind: Kind | str, name: str, field: str, message: str) -> None:
+        if self._seen.namespace and field != "public":
+            return  # what its author may do better; the folder's cannot
         self.warnings.append(self._told(kind, name, field, message))
 
     def _told(self, kind: Kind | str, name: str, field: str, message: str) -> Problem:
@@ -195,11 +208,21 @@ class _Checker:
     def _require(self, kind: Kind | str, name: str, field: str, wanted: Kind, other: str) -> bool:
         """Says so if there is no definition of the kind `wanted` with the name `other`."""
         self._used.add(other)
-        if self.registry.find(wanted, other) is not None:
+        if self._seen.find(wanted, other) is not None:
             return True
-        near = _near(other, self.registry.table(wanted))
+        near = self._hidden(wanted, other) or _near(other, self._seen.names(wanted))
         self._problem(kind, name, field, f'there is no {wanted} "{other}".{near}')
         return False
+
+    def _hidden(self, kind: Kind, name: str) -> str:
+        """Returns why a definition that there is cannot be named here; empty if there is none."""
+        found = self.registry.find(kind, name)
+        if found is None:
+            return ""
+        package = package_of(found)
+        if package and not self._seen.namespace:
+            return f' The package "{package}" keeps it to itself.'
+        return f' The package "{self._seen.namespace}" does not require it.'
 
     def _variables(self) -> Iterator[tuple[Kind, str, Any]]:
         for kind in ("prompt", "agent", "tool"):
@@ -244,7 +267,7 @@ class _Checker:
         self._used.add(other)
         if is_external(other):
             return
-        found = self.registry.callable(entry)
+        found = self._seen.callable(entry)
         if found is None and not isinstance(entry, SubpromptConfig | SubagentToolConfig) and self._is_of_server(other):
             return
         if found is None:
@@ -262,13 +285,18 @@ class _Checker:
         """Returns what to say of an entry that names nothing."""
         other = entry_name(entry)
         if isinstance(entry, str | PromptToolConfig):
-            near = _near(other, [*self.registry.callable_names, *self._tools])
-            return f'there is no tool, prompt or agent "{other}".{near}'
+            return self._no_callable(other)
         wanted: Kind = "prompt" if isinstance(entry, SubpromptConfig) else "agent"
-        kind = next((one for one in ("tool", "agent", "prompt") if self.registry.find(one, other) is not None), None)
+        kind = next((one for one in CALLABLE if self._seen.find(one, other) is not None), None)
         if kind is not None:
             return f'"{other}" is {_an(kind)}, not {_an(wanted)}: {type(entry).__name__} is for {wanted}s'
-        return f'there is no {wanted} "{other}".{_near(other, self.registry.table(wanted))}'
+        near = self._hidden(wanted, other) or _near(other, self._seen.names(wanted))
+        return f'there is no {wanted} "{other}".{near}'
+
+    def _no_callable(self, name: str) -> str:
+        hidden = next((text for kind in CALLABLE if (text := self._hidden(kind, name))), "")
+        near = hidden or _near(name, [*self._seen.callable_names, *self._tools])
+        return f'there is no tool, prompt or agent "{name}".{near}'
 
     def _is_of_server(self, name: str) -> bool:
         return name in self._tools or name.startswith("@")
@@ -286,7 +314,7 @@ class _Checker:
             text = f'the agent "{agent.name}" is not offered as a tool: it needs expose_as_tool=True'
             self._problem("prompt", name, field, text)
         if isinstance(entry, SubagentToolConfig):
-            first = self.registry.find("prompt", agent.side_a.prompt)
+            first = self._seen.find("prompt", agent.side_a.prompt)
             if first is not None:
                 self._check_init(name, field, entry, first)
 
@@ -322,7 +350,7 @@ class _Checker:
         attachments = {field: one.attachments_property for field, one in side.bindings.items()}
         if side.stop_tool is not None:
             tools["stop_tool"] = (side.stop_tool, side.stop_tool_response_property)
-        prompt = self.registry.find("prompt", side.prompt)
+        prompt = self._seen.find("prompt", side.prompt)
         for field, (other, argument) in tools.items():
             where = f"{path}.{field}"
             if not self._require("agent", name, where, "tool", other):
@@ -348,9 +376,8 @@ class _Checker:
     def _check_tool(self, name: str, tool: ToolDefinition) -> None:
         for index, other in enumerate(tool.uses or ()):
             self._used.add(other)
-            if not is_external(other) and not self._is_of_server(other) and self.registry.callable(other) is None:
-                near = _near(other, [*self.registry.callable_names, *self._tools])
-                self._problem("tool", name, f"uses[{index}]", f'there is no tool, prompt or agent "{other}".{near}')
+            if not is_external(other) and not self._is_of_server(other) and self._seen.callable(other) is None:
+                self._problem("tool", name, f"uses[{index}]", self._no_callable(other))
         known = self._check_arguments("tool", name, tool)
         for field in ("confirm", "display_hint"):
             template = getattr(tool, field)
@@ -448,8 +475,8 @@ class _Checker:
     def _warn_of_unused(self) -> None:
         kinds: tuple[Kind, ...] = ("model", "prompt", "tool", "hook", "effect")
         for kind in kinds:
-            for name in self.registry.table(kind):
-                if name not in self._used:
+            for name, definition in self.registry.table(kind).items():
+                if name not in self._used and not is_packed(definition):
                     self._warn(kind, name, "", "is not used")
 
 

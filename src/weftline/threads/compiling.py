@@ -22,7 +22,7 @@ from weftline.providers.scripts import load_scripts
 from weftline.runtime.engine import Engine
 from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
-from weftline.threads.definitions.base import DefinitionError
+from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import (
@@ -34,8 +34,10 @@ from weftline.threads.definitions.prompts import (
     PromptToolConfig,
     entry_name,
 )
+from weftline.threads.packages import is_packed
 from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
+from weftline.threads.serving import Folder
 from weftline.threads.state import LiveThread, thread_of
 from weftline.threads.tools import ThreadTool
 from weftline.workspace.context import Workspaces
@@ -44,13 +46,14 @@ SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> LoadedAgents:
-    """Returns the agents of a folder, whose models are added to `models`.
+def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
+    """Returns a folder and its agents, whose models are added to `models`.
 
     Raises:
         WeftlineError: if anything is wrong with the folder.
     """
-    return LoadedAgents(Compiler.of(load_project(path), models).agents(), {})
+    project = load_project(path)
+    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
 
 
 class Compiler:
@@ -77,14 +80,16 @@ class Compiler:
         Raises:
             DefinitionError: for what cannot be run.
         """
-        return {name: self._agent(one) for name, one in self._registry.agents.items() if one.type == "ai_human"}
+        seen = self._registry.seen_from("")
+        agents = [seen.agent(name) for name in seen.names("agent")]
+        return {served_name(one): self._agent(one) for one in agents if one.type == "ai_human"}
 
     def _agent(self, agent: AgentDefinition) -> Agent[Any, Any]:
         prompt = self._registry.prompt(agent.side_a.prompt)
         model = self._registry.models.get(prompt.model)
         compiled = Agent(
             self._model_id(prompt.model),
-            name=agent.name,
+            name=served_name(agent),
             description=agent.description or agent.tool_description or prompt.tool_description,
             instructions=_text_of(prompt, self._registry),
             tools=list(self._tools(agent, prompt)),
@@ -126,9 +131,14 @@ class Compiler:
         if isinstance(model.provider, str):
             provider = "scripted" if model.provider in SCRIPTED else model.provider
             return f"{provider}:{model.model}"
-        name = f"project-{model.name}"
+        name = f"project-{alias_of(model.name) if is_packed(model) else model.name}"
         self._models.add(_made(model), name=name, any_model=True)
         return f"{name}:{model.model}"
+
+
+def served_name(agent: AgentDefinition) -> str:
+    """The name under which clients know an agent."""
+    return alias_of(agent.name) if is_packed(agent) else agent.name
 
 
 def _made(model: ModelDefinition) -> Provider:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptDefinition, PromptIncludePart, entry_name
+from weftline.threads.packages import is_packed
 from weftline.threads.project import Project
 from weftline.threads.registry import Registry
 
@@ -49,7 +50,13 @@ def overview(project: Project) -> Overview:
         found.append(Found("instructions", "AGENTS.md", str(project.root / "AGENTS.md"), 1))
     found.sort(key=lambda one: (ORDER.index(one.kind) if one.kind in ORDER else len(ORDER), one.name))
     registry = project.registry
-    agents = tuple([Reach(name, one.description, reach(registry, one)) for name, one in registry.agents.items()])
+    agents = tuple(
+        [
+            Reach(name, one.description, reach(registry, one))
+            for name, one in registry.agents.items()
+            if not is_packed(one)
+        ]
+    )
     return Overview(str(Path(project.root)), tuple(found), agents)
 
 

@@ -11,7 +11,7 @@ with the others: `read_project` lists all of it, and `checking.load_project` rai
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from weftline.threads.definitions.endpoints import BadRoute, Route
 from weftline.threads.definitions.handlers import EffectDefinition, ToolDefinition
 from weftline.threads.importing import Generation, checking
 from weftline.threads.markdown import AGENT_FIELDS, SCHEDULE_FIELDS, Markdown, agent_of, schedule_of
+from weftline.threads.packages import Installed, installed_packages, package_of
 from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry, ScheduleDefinition
 from weftline.threads.sources import Problem, Source, import_problem
 
@@ -100,10 +101,13 @@ def is_project(path: str | Path) -> bool:
     )
 
 
-def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
+def read_project(
+    path: str | Path, *, only_checking: bool = False, packages: Iterable[Installed] | None = None
+) -> Project:
     """Reads a folder of agents, with everything that is wrong with its files in `problems`.
 
-    `only_checking` sets WEFTLINE_CHECK to 1 while files are imported.
+    `only_checking` sets WEFTLINE_CHECK to 1 while files are imported. `packages` are those whose definitions can be
+    used; by default all that are installed.
 
     Raises:
         ProjectError: if it is not a folder of agents at all.
@@ -118,7 +122,8 @@ def read_project(path: str | Path, *, only_checking: bool = False) -> Project:
                 reading.read(file, kind)
     reading.read_markdown()
     reading.note_strange_folders()
-    return reading.project()
+    with checking(only_checking):
+        return reading.project(installed_packages() if packages is None else packages)
 
 
 def _not_a_project(root: Path) -> str:
@@ -159,18 +164,20 @@ class _Reading:
         self.schedules: dict[str, ScheduleDefinition] = {}
         self._shapes: dict[tuple[str, ...], str] = {}
 
-    def project(self) -> Project:
+    def project(self, packages: Iterable[Installed]) -> Project:
         tables: dict[str, Any] = {TABLES[kind]: dict(sorted(found.items())) for kind, found in self.found.items()}
+        registry = Registry(
+            **tables,
+            instructions=self.instructions,
+            skills=self.skills,
+            schedules=dict(sorted(self.schedules.items())),
+        )
+        registry = self._with_packages(registry, packages)
         scripts = self.root / SCRIPTS
         return Project(
             root=self.root,
             name=self.root.resolve().name,
-            registry=Registry(
-                **tables,
-                instructions=self.instructions,
-                skills=self.skills,
-                schedules=dict(sorted(self.schedules.items())),
-            ),
+            registry=registry,
             problems=tuple(sorted(self.problems)),
             warnings=tuple(sorted(self.warnings)),
             origins=self.origins,
@@ -179,6 +186,28 @@ class _Reading:
             scripts=scripts if scripts.is_file() else None,
             generation=self.generation,
         )
+
+    def _with_packages(self, registry: Registry, packages: Iterable[Installed]) -> Registry:
+        loaded: dict[str, Installed] = {}
+        for one in packages:
+            if one.exports is None:
+                self.problem(Path(one.origin), 1, one.problem, about="package")
+            elif (before := loaded.setdefault(one.exports.meta.package_id, one)) is not one:
+                text = f"two packages have this id: {before.origin} has it too"
+                about = f'package "{one.exports.meta.package_id}"'
+                self.problem(Path(one.origin), 1, text, about=about)
+        registry, issues = registry.with_packages([one.exports for one in loaded.values() if one.exports is not None])
+        origins = {id: Origin(one.origin, "", 1) for id, one in loaded.items()}
+        for one in issues:
+            package = next((id for id in loaded if one.path.startswith(f"packages[{id!r}]")), "")
+            file = Path(origins[package].file) if package else self.root
+            field = one.path.partition("].")[2]
+            self.problem(file, 1, one.message, about=f'package "{package}"', field=field)
+        for kind, table in TABLES.items():
+            for name, definition in getattr(registry, table).items():
+                if package := package_of(definition):
+                    self.origins[(kind, name)] = origins[package]
+        return registry
 
     def problem(self, file: Path, line: int, message: str, *, about: str = "", field: str = "") -> None:
         self.problems.append(Problem(file=str(file), line=line, about=about, field=field, message=message))

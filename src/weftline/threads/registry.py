@@ -22,6 +22,16 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.packages import (
+    CALLABLE,
+    GlobalNamespaceContext,
+    NamespaceContext,
+    PackedExports,
+    PackedMeta,
+    PackedNamespaceContext,
+    is_visible_in_namespace,
+    merged,
+)
 
 if TYPE_CHECKING:
     from weftline.agent.skills.format import Skill
@@ -80,8 +90,10 @@ class Registry(Struct, frozen=True, kw_only=True):
     """What every agent reads first: the folder's AGENTS.md."""
     skills: tuple[Skill, ...] | Any = ()
     schedules: dict[str, ScheduleDefinition] = {}
-    packages: dict[str, Registry] = {}
-    """The definitions of packages; one of them is `package/name` everywhere else."""
+    packages: dict[str, PackedMeta] = {}
+    """The packages, by id. Their definitions are in the other tables, under `package/name`."""
+    namespace: str | None = None
+    """Whose names are looked up: a package's, or with an empty one the folder's. None finds everything."""
 
     @classmethod
     def of(
@@ -98,14 +110,14 @@ class Registry(Struct, frozen=True, kw_only=True):
         instructions: str = "",
         skills: Iterable[Skill] = (),
         schedules: Iterable[ScheduleDefinition] = (),
-        packages: Mapping[str, Registry] | None = None,
+        packages: Iterable[PackedExports] = (),
     ) -> Registry:
         """Returns the registry of these definitions, equal to that of a folder that has them.
 
         Tools and effects without a name have that of their function.
 
         Raises:
-            DefinitionError: if two of a kind have one name, or a route is not one.
+            DefinitionError: if two of a kind have one name, or a route is not one, or packages do not go together.
         """
         issues: list[Issue] = []
         registry = cls(
@@ -120,37 +132,55 @@ class Registry(Struct, frozen=True, kw_only=True):
             instructions=instructions,
             skills=tuple(sorted(skills, key=lambda one: one.name)),
             schedules=_by_name("schedules", schedules, issues),
-            packages=dict(packages or {}),
         )
-        if issues:
+        registry, more = registry.with_packages(packages)
+        if issues := [*issues, *more]:
             raise DefinitionError("registry", issues)
         return registry
+
+    def with_packages(self, packages: Iterable[PackedExports]) -> tuple[Registry, list[Issue]]:
+        """Returns the registry with what packages bring, and what is wrong with them."""
+        found = merged({kind: self.table(kind) for kind in TABLES}, packages)
+        tables: dict[str, Any] = {TABLES[kind]: dict(sorted(table.items())) for kind, table in found.tables.items()}
+        return msgspec.structs.replace(self, **tables, packages=found.packages), found.issues
+
+    def seen_from(self, package: str) -> Registry:
+        """Returns the registry as this package sees it; as the folder does for an empty one."""
+        return msgspec.structs.replace(self, namespace=package)
+
+    @property
+    def context(self) -> NamespaceContext | None:
+        """The namespace whose names are looked up; None if everything is found."""
+        if not self.namespace:
+            return None if self.namespace is None else GlobalNamespaceContext()
+        meta = self.packages.get(self.namespace)
+        requires = () if meta is None else meta.requires
+        return PackedNamespaceContext(package_id=self.namespace, requires=requires)
 
     def table(self, kind: Kind) -> Mapping[str, Any]:
         """Returns the definitions of one kind, by name."""
         return getattr(self, TABLES[kind])
 
-    def find(self, kind: Kind, name: str, *, inside: str = "") -> Any:
-        """Returns a definition, or None.
+    def names(self, kind: Kind) -> list[str]:
+        """Returns the names of the definitions of one kind that can be seen."""
+        context = self.context
+        return [
+            name for name, one in self.table(kind).items() if context is None or is_visible_in_namespace(one, context)
+        ]
 
-        `package/name` names one of a package: of these, only agents that are exposed as tools can be seen from outside.
-        `inside` is the package that asks, whose own definitions come first.
-        """
-        package, slash, rest = name.rpartition("/")
-        if slash and kind not in ("endpoint", "controller"):
-            registry = self.packages.get(package)
-            found = None if registry is None else registry.table(kind).get(rest)
-            seen = inside == package or (isinstance(found, AgentDefinition) and found.expose_as_tool)
-            return found if seen else None
-        if inside and (own := self.find(kind, f"{inside}/{name}", inside=inside)) is not None:
+    def find(self, kind: Kind, name: str) -> Any:
+        """Returns a definition, or None. In a package's namespace its own definitions come first."""
+        table, context = self.table(kind), self.context
+        if self.namespace and (own := table.get(f"{self.namespace}/{name}")) is not None:
             return own
-        return self.table(kind).get(name)
+        found = table.get(name)
+        return found if found is None or context is None or is_visible_in_namespace(found, context) else None
 
-    def get(self, kind: Kind, name: str, *, inside: str = "") -> Any:
+    def get(self, kind: Kind, name: str) -> Any:
         """Returns a definition. Raises `NotFound` with the nearest name if there is none."""
-        found = self.find(kind, name, inside=inside)
+        found = self.find(kind, name)
         if found is None:
-            raise NotFound(f"There is no {kind} {name!r}.{did_you_mean(name, self.table(kind))}")
+            raise NotFound(f"There is no {kind} {name!r}.{did_you_mean(name, self.names(kind))}")
         return found
 
     def model(self, name: str) -> ModelDefinition:
@@ -171,24 +201,24 @@ class Registry(Struct, frozen=True, kw_only=True):
     def effect(self, name: str) -> EffectDefinition:
         return self.get("effect", name)
 
-    def callable(self, entry: ToolEntry, *, inside: str = "") -> CallableDefinition | None:
+    def callable(self, entry: ToolEntry) -> CallableDefinition | None:
         """Returns what an entry of `tools` names; None if nothing here does.
 
         A plain name is a tool, else an agent, else a prompt. A prompt that shares its name with an agent is named by a
         `SubpromptConfig`.
         """
         name = entry_name(entry)
-        kinds: tuple[Kind, ...] = ("tool", "agent", "prompt")
+        kinds = CALLABLE
         if isinstance(entry, SubpromptConfig):
             kinds = ("prompt",)
         elif isinstance(entry, SubagentToolConfig):
             kinds = ("agent",)
-        return next((found for kind in kinds if (found := self.find(kind, name, inside=inside)) is not None), None)
+        return next((found for kind in kinds if (found := self.find(kind, name)) is not None), None)
 
     @property
     def callable_names(self) -> list[str]:
-        """The names of all tools, agents and prompts."""
-        return sorted({*self.tools, *self.agents, *self.prompts})
+        """The names of all tools, agents and prompts that can be seen."""
+        return sorted({name for kind in CALLABLE for name in self.names(kind)})
 
     def hooks_for(self, agent: AgentDefinition, prompt: PromptDefinition) -> list[HookDefinition]:
         """Returns the hooks of a prompt in the order of its list, or of its agent's if the prompt has none."""

@@ -110,7 +110,7 @@ def _known_fields() -> set[str]:
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Struct)
     ]
-    return {name for one in structs for name in one.__struct_fields__ if name not in ("declares_effect",)}
+    return {name for one in structs for name in one.__struct_fields__ if name not in ("declares_effect", "packed")}
 
 
 def _in_function(node: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> int:

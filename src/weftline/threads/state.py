@@ -1,4 +1,4 @@
-"""The `ThreadState` of tools and hooks: one thread, for as long as a call, hook or run lasts."""
+"""The `ThreadState` of tools, hooks and endpoints: one thread, for as long as a call, request or run lasts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
 from weftline.threads.thread import (
     AttachmentRef,
@@ -69,7 +70,7 @@ class LiveThread:
         self._at = at
         self._engine = engine
         self._row = row
-        self._registry = registry
+        self._registry = registry.seen_from(package_of(agent))
         self._agent = agent
         self._env = env
         self._host = host
@@ -86,10 +87,21 @@ class LiveThread:
 
     @contextmanager
     def during(
-        self, key: str, *, env: Defaults | None = None, options: Mapping[str, Any] | None = None
+        self,
+        key: str,
+        *,
+        env: Defaults | None = None,
+        options: Mapping[str, Any] | None = None,
+        package: str | None = None,
     ) -> Generator[LiveThread]:
-        """The thread for one call or handler. `key` is the same for each attempt at it."""
+        """The thread for one call or handler. `key` is the same for each attempt at it.
+
+        `package` is that of the code, whose own names come first; None for that of the agent.
+        """
         state = copy(self)
+        if package is not None:
+            state._registry = self._registry.seen_from(package)
+            state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state._created, state.options = key, 0, options or {}
         state._env = self._env.with_entry(env or {})
         try:
@@ -149,13 +161,13 @@ class LiveThread:
     # Definitions
 
     def get_model_names(self) -> list[str]:
-        return list(self._registry.models)
+        return self._registry.names("model")
 
     def get_prompt_names(self) -> list[str]:
-        return list(self._registry.prompts)
+        return self._registry.names("prompt")
 
     def get_agent_names(self) -> list[str]:
-        return list(self._registry.agents)
+        return self._registry.names("agent")
 
     async def load_model(self, name: str, /) -> ModelDefinition:
         return self._registry.model(name)
@@ -394,10 +406,24 @@ async def thread_of(
     row = None if known is None else await threads.by_key_and_salt(at, *known)
     if row is None:
         raise NotFound("The run has no thread.")
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    state = LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)
+    state = state_of(at, row, registry, agent=agent, prompt=prompt, engine=engine, host=host)
     try:
         yield state
     finally:
         state.end()
+
+
+def state_of(
+    at: Workspaces,
+    row: ThreadRow,
+    registry: Registry,
+    *,
+    agent: AgentDefinition,
+    prompt: PromptDefinition,
+    engine: Engine,
+    host: Any,
+) -> LiveThread:
+    """The thread, for an agent with this prompt."""
+    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
+    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
+    return LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from weftline import prompts
+from weftline.threads.definitions.base import alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptToolConfig
+from weftline.threads.packages import package_of
 from weftline.threads.state import BlockingThread, LiveThread
 from weftline.threads.thread import ToolResult
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
@@ -23,7 +25,7 @@ class ThreadTool(FunctionTool[..., Any, Any]):
         given = definition
         super().__init__(
             given.execute,
-            name=given.name.replace("-", "_"),
+            name=alias_of(given.name),
             description=given.description,
             effect=given.effect,
             concurrent=given.concurrent,
@@ -49,7 +51,8 @@ class ThreadTool(FunctionTool[..., Any, Any]):
     async def invoke(self, args: bytes, context: ToolContext[Any]) -> ToolOutput:
         thread: LiveThread = context.deps
         key = context.idempotency_key
-        with thread.during(key, env=self.entry.env, options=self.entry.options) as state:
+        package = package_of(self.definition)
+        with thread.during(key, env=self.entry.env, options=self.entry.options, package=package) as state:
             needed = [one.name for one in self.definition.variables if one.required]
             missing = await state.variables.missing(needed)
             if missing:

@@ -72,8 +72,9 @@ class CodeAgents:
         return frozenset(self._slugs)
 
     def id_of(self, name: str) -> str | None:
-        """The id of the agent with this id or slug."""
-        return name if name in self._by_id else self._slugs.get(name)
+        """The id of the agent with this id or slug; `package/name` is that of a package."""
+        packed = name.replace("-", "_").replace("/", "__") if "/" in name else name
+        return packed if packed in self._by_id else self._slugs.get(name)
 
     def by_id(self, id: str | None) -> CodeAgent | None:
         return None if id is None else self._by_id.get(id)

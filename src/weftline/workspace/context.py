@@ -19,10 +19,13 @@ class Clock(Protocol):
         ...
 
 
+ChangeKind: TypeAlias = Literal["budgets", "credentials", "logins", "providers", "schedules", "webhooks"]
+
+
 class Change(Struct, frozen=True):
     """Something that is cached in memory has changed and must be read again."""
 
-    kind: Literal["budgets", "credentials", "logins", "providers", "schedules", "webhooks"]
+    kind: ChangeKind
     workspace: int | None = None
     """None if it may affect every workspace."""
     by: str = ""

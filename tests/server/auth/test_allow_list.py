@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from weftline.server.router import Narrowed, Route
 from weftline.server.routes.every import ROUTES
+from weftline.threads import Registry, SideConfig, define_agent, define_prompt, define_thread_endpoint
+from weftline.threads.serving import Folder
 
 from .kit import Browser, Reply, World, check_error
 from .worlds import new_world
@@ -51,8 +53,8 @@ class Belongings(Struct):
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
         params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
-        params |= {"threadId": self.session, "key": "k", "name": "k"}
-        return re.sub(r"\{(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
+        params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own"}
+        return re.sub(r"\{\*?(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
 class Office:
@@ -112,7 +114,22 @@ async def world(furnished: tuple[Path, Office], tmp_path: Path) -> AsyncGenerato
 def office(furnished: tuple[Path, Office], world: World) -> Office:
     office = copy(furnished[1])
     office.world, office.usages = world, {}
+    world.app.folder = Folder(endpoints_for(office))
     return office
+
+
+def endpoints_for(office: Office) -> Registry:
+    """A folder of the office's agents, with an endpoint for each method."""
+
+    async def answer(request: Any, state: Any, params: Any) -> str:
+        return state.thread_id
+
+    prompt = define_prompt(name="p", model="m", tool_description="x", prompt="x")
+    agents = [define_agent(name=str(one.id), side_a=SideConfig(prompt="p")) for one in (office.mine, office.theirs)]
+    endpoints = {
+        f"own.{method}": define_thread_endpoint(answer) for method in ("get", "post", "put", "patch", "delete")
+    }
+    return Registry.of(prompts=[prompt], agents=agents, endpoints=endpoints)
 
 
 BODIES: dict[str, Any] = {

@@ -230,7 +230,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(")
+    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(|_Given\(request")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")

@@ -69,9 +69,8 @@ class StoredResources:
         def app() -> App:
             from weftline.server.local_serving import app_beside  # only a command needs it
 
-            made = app_beside(host, self.store, self.catalogs)
-            made.logins_changed = self.tools.pool.forget_logins
-            return made
+            forget_logins = self.tools.pool.forget_logins
+            return app_beside(host, self.store, self.catalogs, logins_changed=forget_logins)
 
         self.own_socket = OwnSocket(self.store, app)
         await self.own_socket.start()

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.threads.definitions.base import Checks
+from weftline.threads.definitions.base import Checks, PackedMetadata
 from weftline.threads.definitions.models import as_dict, as_tuple
 from weftline.threads.definitions.prompts import VariableDefinition, check_variables
 
@@ -97,9 +97,11 @@ class AgentDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid_
     version: str = ""
     author: str = ""
     license: str = ""
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("agent", self.name)
+        checks = Checks("agent", self.name, self.packed)
         checks.callable_name(self.name)
         checks.choice(self.type, "type", ("ai_human", "dual_ai"))
         _check_side(self.side_a, "side_a", checks)

@@ -21,9 +21,24 @@ T = TypeVar("T")
 RESERVED_TOOLS = ("subagent_create", "subagent_message")
 EXTERNAL = ("provider:", "mcp:")
 """Tools that no folder defines: of the model's own API, and of an MCP server."""
+PACKAGE_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"[^\s/:][^/:\n]{0,127}")
+_REFERENCE = re.compile(rf"(?:{PACKAGE_ID.pattern}/)?{_NAME.pattern}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+class PackedMetadata(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Which package a definition is from. Whatever else names the definition says `package_id/name`."""
+
+    package_id: str
+    version: str = ""
+    exposed: bool = False
+    """Whether it can be seen from outside of its package, which only agents can."""
+
+    def own(self, name: object) -> object:
+        """Returns a name without the package."""
+        return name.removeprefix(f"{self.package_id}/") if isinstance(name, str) else name
 
 
 class DefinitionError(WeftlineError):
@@ -40,9 +55,10 @@ class DefinitionError(WeftlineError):
 class Checks:
     """Collects what is wrong with the fields of one definition, so that all of it is reported at once."""
 
-    def __init__(self, kind: Kind, name: object) -> None:
+    def __init__(self, kind: Kind, name: object, packed: PackedMetadata | None = None) -> None:
         self.about = f"{kind} {name!r}" if not isinstance(name, str) else f'{kind} "{name}"' if name else kind
         self.issues: list[Issue] = []
+        self._packed = packed
 
     def problem(self, path: str, message: str) -> None:
         self.issues.append(Issue(path, message))
@@ -53,15 +69,20 @@ class Checks:
             raise DefinitionError(self.about, self.issues)
 
     def name(self, value: object, path: str = "name") -> None:
+        own = path == "name"
+        if self._packed is not None and own:
+            value = self._packed.own(value)
         if not isinstance(value, str):
             self.problem(path, f"must be a name, not {_shown(value)}")
         elif not value.strip():
             self.problem(path, "is missing")
-        elif not _NAME.fullmatch(value):
+        elif not (_NAME if own else _REFERENCE).fullmatch(value):
             self.problem(path, f"{value!r} must be 1 to 128 characters without / and :")
 
     def callable_name(self, value: object) -> None:
         """The name of what models may call: prompts and agents are named as tools are."""
+        if self._packed is not None:
+            value = self._packed.own(value)
         if not isinstance(value, str) or not value.strip():
             self.name(value)
         elif problem := tool_name_problem(value):

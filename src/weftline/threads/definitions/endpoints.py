@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Struct
 
-from weftline.threads.definitions.base import Checks, Handler
+from weftline.threads.definitions.base import Checks, Handler, PackedMetadata
 from weftline.threads.definitions.handlers import check_function
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -93,6 +93,8 @@ class EndpointDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
 
     handler: Handler
     public: bool = False
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
         checks = Checks("endpoint", getattr(self.handler, "__name__", ""))

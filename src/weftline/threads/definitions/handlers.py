@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from weftline.errors import Issue
 from weftline.kernel.entries import STRICTNESS, Effect
-from weftline.threads.definitions.base import Checks, DefinitionError, Handler, tool_name_problem
+from weftline.threads.definitions.base import Checks, DefinitionError, Handler, PackedMetadata
 from weftline.threads.definitions.models import as_tuple
 from weftline.threads.definitions.prompts import VariableDefinition, check_variables
 from weftline.threads.thread import SyncThreadState, ThreadState
@@ -72,11 +72,13 @@ class ToolDefinition(Struct, frozen=True, kw_only=True, dict=True, rename="camel
     args: Any = None
     """The type of the arguments, for a function that takes them all in one: `execute(state, args)`."""
     declares_effect: bool = False
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("tool", self.name or _name_of(self.execute))
-        if self.name and (problem := tool_name_problem(self.name)):
-            checks.problem("name", problem)
+        checks = Checks("tool", self.name or _name_of(self.execute), self.packed)
+        if self.name:
+            checks.callable_name(self.name)
         if check_function(self.execute, "execute", checks) and not self.description.strip():
             checks.problem("description", "is missing: give the function a docstring")
         if self.effect not in STRICTNESS:
@@ -123,11 +125,14 @@ class HookDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
     id: str
     execute: Handler
     timeout_s: float = HOOK_TIMEOUT_S
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("hook", self.id)
+        checks = Checks("hook", self.id, self.packed)
         checks.choice(self.hook, "hook", HOOK_POINTS)
-        if not isinstance(cast(object, self.id), str) or not _HOOK_ID.fullmatch(self.id):
+        own = self.id if self.packed is None else self.packed.own(self.id)
+        if not isinstance(own, str) or not _HOOK_ID.fullmatch(own):
             checks.problem("id", f"{self.id!r} must be lower case letters, digits and _, beginning with a letter")
         check_function(self.execute, "execute", checks)
         _check_seconds(self.timeout_s, "timeout_s", checks)
@@ -144,9 +149,11 @@ class EffectDefinition(Struct, frozen=True, kw_only=True, dict=True, rename="cam
     name: str = ""
     description: str = ""
     timeout_s: float = EFFECT_TIMEOUT_S
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("effect", self.name or _name_of(self.handler))
+        checks = Checks("effect", self.name or _name_of(self.handler), self.packed)
         if self.name:
             checks.name(self.name)
         if check_function(self.handler, "handler", checks) and not self.description.strip():
@@ -228,7 +235,7 @@ def define_tool(*given: Any, execute: Handler | None = None, **options: Any) -> 
 
 
 def _tool(fn: object, options: Mapping[str, Any]) -> ToolDefinition:
-    known = {"declares_effect", "execute"}
+    known = {"declares_effect", "execute", "packed"}
     allowed = {one for one in ToolDefinition.__struct_fields__ if one not in known} | {"tenvs"}
     options = dict(options)
     for option in options.keys() - allowed:

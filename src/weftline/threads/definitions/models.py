@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from weftline.threads.definitions.base import Checks
+from weftline.threads.definitions.base import Checks, PackedMetadata
 
 ProviderFactory: TypeAlias = Callable[..., Any]
 """Makes a provider of its configuration. Its attribute `provider_options`, if it has one, is the type that a model's
@@ -48,9 +48,11 @@ class ModelDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid_
     provider_options: dict[str, Any] = {}
     provider_tools: tuple[str, ...] = ()
     """Tools that the provider executes itself, by its own names."""
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("model", self.name)
+        checks = Checks("model", self.name, self.packed)
         checks.name(self.name)
         checks.text(self.model, "model")
         provider: object = self.provider
@@ -106,6 +108,16 @@ def define_model(
         provider_options=as_dict(provider_options),
         provider_tools=as_tuple(provider_tools),
     )
+
+
+def map_reasoning_level(level: int, levels: Mapping[int, str | None] | None) -> str | None:
+    """Returns the provider's word for a level from 0 to 100: that of the nearest level that has one, of two the lower.
+
+    None if there are no levels, and for one that turns reasoning off.
+    """
+    if not levels:
+        return None
+    return levels[min(levels, key=lambda one: (abs(one - level), one))]
 
 
 def as_tuple(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline.errors import Issue
-from weftline.threads.definitions.base import EXTERNAL, Checks, DefinitionError, EnvType, schema_of
+from weftline.threads.definitions.base import EXTERNAL, Checks, DefinitionError, EnvType, PackedMetadata, schema_of
 from weftline.threads.definitions.models import as_dict, as_tuple
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
@@ -156,9 +156,11 @@ class PromptDefinition(Struct, frozen=True, kw_only=True, rename="camel", forbid
     provider_options: dict[str, Any] = {}
     hooks: tuple[str, ...] | None = None
     """Ids of hooks, which replace the agent's; None for the agent's."""
+    packed: PackedMetadata | None = None
+    """The package that it is from; None for one of the folder itself."""
 
     def __post_init__(self) -> None:
-        checks = Checks("prompt", self.name)
+        checks = Checks("prompt", self.name, self.packed)
         entries = _entries(self.tools, checks)
         msgspec.structs.force_setattr(self, "tools", entries)
         checks.callable_name(self.name)
