@@ -41,9 +41,8 @@ async def edited_while_it_is_read(stage: Stage) -> None:
     host, thread = await stage.engine.runtime(), await stage.engine.thread("edited").key()
     rows, _ = await host.messages.page(MessageFilter(thread=thread))
     await host.messages.inject(thread, NewMessage(text="Put."))
-    gone = await host.messages.inject(thread, NewMessage(text="Gone."))
     await host.messages.update(thread, rows[2].name, Changes(text="Changed."))
-    await host.messages.delete(thread, gone.name)
+    await host.messages.delete(thread, rows[2].name)
     for call in ("call_0_0", "call_0_1"):
         await host.answer(await stage.key(run), call, ToolOutput.of('"Rain."'))
     await run.result()

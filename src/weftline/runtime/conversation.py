@@ -59,11 +59,12 @@ from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
 from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User, joined_text
 from weftline.runtime.agent_code.code import PastCall
+from weftline.runtime.kept import KeptMessages
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.model_view import LatestTurn, ModelView, parts_within
 from weftline.runtime.sides import Sides
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.rows import Item, KeptMessage
+from weftline.store.rows import Item
 from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
 
@@ -167,70 +168,6 @@ class SharedState(Struct, eq=False, gc=False):
                 self.values[key] = value
 
 
-class KeptMessages(Struct, eq=False, gc=False):
-    """The messages of a run that its thread keeps as soon as there are any. Their ids are known before they exist."""
-
-    _new: list[KeptMessage] = []
-    """Those that are not appended yet; the run's own id is not in theirs."""
-    cut_off: str = ""
-    """The text of an answer that was under way when the run was ended."""
-    _others: int = 0
-    """How many there have been that are neither answers nor results."""
-
-    def pop(self, run: str, *, at: int) -> list[KeptMessage]:
-        """Returns what is new of the run with this unique id."""
-        if not self._new:
-            return self._new
-        new, self._new = self._new, []
-        own = message_id(run)
-        return [
-            replace(
-                one,
-                id=own + one.id,
-                asked_by=None if one.asked_by is None else own + one.asked_by,
-                created_at=at,
-                sent_at=None if one.sent_at is None else at - one.sent_at,
-            )
-            for one in new
-        ]
-
-    def forget(self) -> None:
-        self._new = []
-
-    def add(self, message: Message) -> str:
-        """Returns what its id has besides that of the run."""
-        self._others += 1
-        role = "user" if isinstance(message, User) else "assistant" if isinstance(message, Assistant) else "system"
-        silent = isinstance(message, User) and message.injected
-        self._new.append(KeptMessage(f"_m{self._others}", role, bodies.encode(message), 0, silent=silent))
-        return f"_m{self._others}"
-
-    def answer(self, message: Assistant, head: TurnCompleted) -> str:
-        """Returns what its id has besides that of the run."""
-        encoded = bodies.encode(message)
-        self._new.append(KeptMessage(f"_{head.turn}", "assistant", encoded, 0, head.active_us, calls=len(head.calls)))
-        return f"_{head.turn}"
-
-    def fail(self, text: str, *, turn: int) -> None:
-        """Adds the answer that was cut off when the run ended. Models do not read it."""
-        text = self.cut_off or text
-        if text:
-            message = bodies.encode(Assistant((Text(text),)))
-            self._new.append(KeptMessage(f"_{turn}", "assistant", message, 0, status="failed"))
-
-    def result(self, result: ToolResult, *, turn: int, index: int) -> None:
-        message = bodies.encode(ToolResults((result,)))
-        status = "error" if result.is_error else "success"
-        self._new.append(
-            KeptMessage(f"_{turn}_{index}", "tool", message, 0, tool_status=status, asked_by=f"_{turn}", place=index)
-        )
-
-
-def message_id(run: str) -> str:
-    """The beginning of the ids of a run's messages: they are those of the run, its turn, and the call's place in it."""
-    return f"msg_{run.removeprefix('run_')}"
-
-
 _PARTS = (
     HistoryPinned,
     MessagesEdited,
@@ -295,6 +232,10 @@ class Conversation(Struct, eq=False, gc=False):
     """The awaits about the run itself that somebody approved."""
     allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
     """Approvals that also cover later calls."""
+    has_history: bool = False
+    """Whether the messages begin with those of the run's thread; readers of a log may do without them."""
+    _absent: int = 0
+    """How many messages of the thread come before those that are here."""
     through: int = 0
     """The position of the last message of its thread that the run began with."""
     by_id: dict[str, Message] = {}
@@ -400,6 +341,7 @@ class Conversation(Struct, eq=False, gc=False):
     def begin(self, history: Iterable[Message], *, size: int) -> None:
         """Puts the history of the run's thread before the run's own input."""
         before = len(self.messages)
+        self.has_history = True
         self.messages[:0] = history
         self._given += len(self.messages) - before
         self.calls.add_ids(self.messages[: len(self.messages) - before])
@@ -411,6 +353,7 @@ class Conversation(Struct, eq=False, gc=False):
         match head:
             case HistoryPinned():
                 self.through = head.through or 0
+                self._absent = 0 if self.has_history else head.upto
                 if self.keeps_all and head.through is not None:
                     self.kept = KeptMessages()
                     for message in self.messages[head.upto : self._given]:
@@ -578,17 +521,21 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _edit(self, edited: EditedBody) -> None:
         """Changes messages in a new list, because what was made of the old one relies on it only growing."""
-        messages, size = list(self.messages), 0
+        messages, size, first = list(self.messages), 0, self._absent
+        removed = [at - first for at in edited.removed if at >= first]
+        self._absent -= len(edited.removed) - len(removed)
         for one in edited.changed:
-            old = messages[one.at]
-            messages[one.at] = one.message
+            if one.at < first:
+                continue
+            old = messages[one.at - first]
+            messages[one.at - first] = one.message
             self.by_id |= {id: one.message for id, message in self.by_id.items() if message is old}
             self._put = [one.message if message is old else message for message in self._put]
             size += len(bodies.encode(one.message)) - len(bodies.encode(old))
-        size -= sum([len(bodies.encode(messages[at])) for at in edited.removed])
-        self.messages = [message for at, message in enumerate(messages) if at not in edited.removed]
-        self._given -= sum([at < self._given for at in edited.removed])
-        self.sides.remove(edited.removed)
+        size -= sum([len(bodies.encode(messages[at])) for at in removed])
+        self.messages = [message for at, message in enumerate(messages) if at not in removed]
+        self._given -= sum([at < self._given for at in removed])
+        self.sides.remove(removed)
         self.size = max(0, self.size + size)
         self.view.messages = self.messages
         self.view.reset()

@@ -188,6 +188,7 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+    conversation.has_history = True
     conversation.keeps_all = state.thread is not None and plan.thread_keeps_all
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)

@@ -25,7 +25,7 @@ from weftline.kernel.entries import FORMAT
 from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, User
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
-from weftline.runtime.conversation import message_id
+from weftline.runtime.kept import message_id
 from weftline.runtime.live import Draft, LiveRun
 from weftline.store.base import Store
 from weftline.store.database import Query
@@ -226,7 +226,7 @@ class ThreadMessages:
         async with self._edits.of(thread):
             self._log.require_writable()
             row, run = await self._open(thread)
-            found = await self._one(thread, id)
+            found = await self._stored(thread, id)
             if found is None:
                 return False
             if found.asked_by is not None:
@@ -251,12 +251,12 @@ class ThreadMessages:
             if not run.state.ended and not run.gone:
                 return row, None if run.state.history is None else run
 
-    async def _one(self, thread: int, id: str) -> MessageRow | None:
+    async def _stored(self, thread: int, id: str) -> MessageRow | None:
         rows, _ = await self._store.log.thread_rows(MessageFilter(thread=thread, id=id, limit=1))
         return rows[0] if rows else None
 
     async def _found(self, thread: int, id: str) -> MessageRow:
-        row = await self._one(thread, id)
+        row = await self._stored(thread, id)
         if row is None:
             raise NotFound("The thread has no such message.", code="unknown_message")
         return row
