@@ -53,7 +53,7 @@ SMALL_FOR_A_REASON = {
     "server/heads.py|server/upgrades.py": "HTTP by the phase of a request; `server/protocol.py` is long enough",
     "server/operators.py": "who the operator is and what they may do, to be read at once",
     "server/routes/*": "one file per resource",
-    "store/crashpoints.py|store/naming.py": "loads light: for commands and tests, without a store",
+    "store/naming.py": "loads light: for commands and tests, without a store",
     "store/records/*": "one module of statements per table",
     "store/sqlite/pieces.py": "one table of the log",
     "testing/*": "parts of a conformance suite, and public doors",

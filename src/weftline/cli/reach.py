@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from weftline.client import AsyncClient
+    from weftline.store.base import ReadStore
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[str, str, bytes | None], bytes]
@@ -307,7 +308,7 @@ class _Reading:
 
 
 @contextmanager
-def _in_process(store: Any) -> Generator[Send]:
+def _in_process(store: ReadStore) -> Generator[Send]:
     """Answers in this process, on a store that it has opened."""
     import asyncio
     from getpass import getuser

@@ -391,9 +391,10 @@ class Conversation(Struct, eq=False, gc=False):
                 if body:
                     self._render(bodies.decode_rendered(body))
             case SeatTaken():
-                spoken = bodies.decode_spoken(body) if body else None
-                self.keep_side_turn("" if spoken is None else spoken.text)
-                self.sides.take(head, spoken, at=len(self.messages))
+                said = bodies.decode_spoken(body).text if body else ""
+                if said and self.kept is not None and self.sides.side == "b":
+                    self.kept.add(User.of(said))
+                self.sides.take(head, said, at=len(self.messages))
             case (
                 LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() | SeatClosing() | SeatAskedOn()
             ):
@@ -440,8 +441,10 @@ class Conversation(Struct, eq=False, gc=False):
         self.failure = NO_FAILURE
         for call in head.calls:
             self.calls.ids[call.id] = None
-        if self.kept is not None and not self.sides.b_speaks:
+        if self.kept is not None and self.sides.side == "a":
             self.by_id[self.kept.answer(message, head)] = message
+        elif self.kept is not None and message.text:
+            self.kept.add(User.of(message.text))  # a thread keeps what the other side says as a user's
         self._add(message, size, keep=False)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
@@ -455,7 +458,7 @@ class Conversation(Struct, eq=False, gc=False):
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
-        if self.kept is not None and not self.sides.b_speaks:
+        if self.kept is not None and self.sides.side == "a":
             self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
@@ -495,7 +498,7 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _add(self, message: Message, size: int, *, keep: bool = True) -> None:
         self.messages.append(message)
-        if keep:
+        if keep and not (self.sides.side == "b" and _is_injected(message)):
             self._keep(message)
         if self.view.compacted is not None:
             self.view.add(message)
@@ -506,14 +509,8 @@ class Conversation(Struct, eq=False, gc=False):
         wanted = self.by_id.get(id)
         return next((at for at, message in enumerate(self.messages) if message is wanted), None)
 
-    def keep_side_turn(self, said: str = "") -> None:
-        """Keeps what side b has said in its turn, which ends, as a user's: the thread is that of side a."""
-        if self.kept is not None and self.sides.b_speaks:
-            for message in self.sides.of_last(self.messages, said):
-                self.kept.add(message)
-
     def _keep(self, message: Message) -> None:
-        if self.kept is not None and not self.sides.b_speaks:
+        if self.kept is not None:
             self.by_id[self.kept.add(message)] = message
 
     def _is_put(self, message: Message) -> bool:
@@ -546,6 +543,10 @@ class Conversation(Struct, eq=False, gc=False):
                 self._deferred += (new.message,)
             else:
                 self._add(new.message, len(bodies.encode(new.message)), keep=False)
+
+
+def _is_injected(message: Message) -> bool:
+    return isinstance(message, User) and message.injected
 
 
 def _in_words(answer: AnswerBody) -> str:

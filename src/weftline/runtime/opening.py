@@ -13,6 +13,7 @@ from weftline.errors import Conflict, Unavailable
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.control import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
+from weftline.kernel.seats import SeatTaken
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
@@ -193,6 +194,7 @@ class RunOpener:
         work.catalog = self._models.loaded(run.workspace) or await self._models.load(run.workspace)
         if not run.driving.opened:
             await self._open_toolbox(run)
+        first = await self._first_seat(run)
         begins = run.thread is not None and run.state.history is None
         seen = self._edits.count(run.thread)
         given = await self._given(run) if begins else _Given()
@@ -217,6 +219,8 @@ class RunOpener:
                 facts.append(Draft(HistoryPinned(len(given.history), given.through, given.revision)))
                 if given.summary is not None:
                     facts.append(as_fact(given.summary, work))
+            if first is not None:
+                facts.append(Draft(first))
             if deploy.asks is not None:
                 facts.append(deploy.asks)
             if changed:
@@ -246,6 +250,17 @@ class RunOpener:
         if summary is not None and summary.upto > min(unchanged, len(messages)):
             summary = None  # of what is not there any more
         return _Given(history, size, summary, stored.through, stored.revision)
+
+    async def _first_seat(self, run: LiveRun) -> SeatTaken | None:
+        """The seat that begins the run, if its thread was handed over to another agent than its own."""
+        state = run.state
+        if state.seats is None or state.seats.taken or run.thread is None:
+            return None
+        agent = await self._names.speaker(run.thread)
+        for index, rule in enumerate(state.limits.seats if agent is not None else ()):
+            if rule.name == f"{agent}/a":
+                return SeatTaken(index, "start", rule.name)
+        return None
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work

@@ -315,7 +315,6 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     conversation = work.conversation
     read = state.history is not None
     if conversation.kept is not None:
-        conversation.keep_side_turn()
         if state.status != "succeeded":
             conversation.kept.fail(conversation.failure.partial, turn=state.turn)
         return ThreadEnd(state.thread, [], read)  # they are there

@@ -31,7 +31,7 @@ from weftline.server.options import ServerOptions
 from weftline.server.request_log import AccessLine, RefusedRequests, UnknownFields, access
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, shown_with, view_with
-from weftline.store.base import Store
+from weftline.store.base import ReadStore
 from weftline.tools.loader import LoadedTool
 from weftline.trace_context import RequestInfo, current_request, incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
@@ -66,7 +66,7 @@ class App:
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: ReadStore,
         models: WorkspaceCatalogs,
         routes: Iterable[Route],
         *,

@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from uvicorn.server import ServerState
@@ -23,8 +23,7 @@ from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.http import Receive, Scope, Send
 from weftline.server.listener import Listener
 from weftline.server.protocol import HttpProtocol
-from weftline.server.router import Route
-from weftline.server.routes import FIRST
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.store.base import Store
 
 _MAX_CONNECTIONS = 64
@@ -104,15 +103,3 @@ def app_beside(
         operator_routes=operator_routes,
         logins_changed=logins_changed,
     )
-
-
-def every_route() -> Iterable[Route]:
-    from weftline.server.routes.every import ROUTES  # takes as long as the whole start of a server
-
-    return ROUTES
-
-
-def operator_routes() -> Iterable[Route]:
-    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
-
-    return ROUTES

@@ -29,9 +29,9 @@ from weftline.runtime.engine import Engine as Runtime
 from weftline.server import background
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
-from weftline.server.local_serving import operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, metrics_token
+from weftline.server.routes import operator_routes
 from weftline.server.routes.every import ROUTES
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.trace_context import RequestInfo

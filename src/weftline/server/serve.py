@@ -37,13 +37,12 @@ from weftline.server import background
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.local_serving import every_route, operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
-from weftline.server.routes import FIRST
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.server.starting import advise, report_start
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
@@ -194,18 +193,21 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> tuple[ServedAgents | None, Folder | None]:
+def read_agents(
+    given: str | Path | None, models: Catalog, *, pages: Dialer
+) -> tuple[ServedAgents | None, Folder | None]:
     if given is None:
         return None, None
-    from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
+    from weftline.agent.loader import LoadedAgents, ServedAgents, load_agents  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
-    if Path(given).is_dir() and is_project(given):
-        from weftline.threads.compiling import load_folder
+    if not (Path(given).is_dir() and is_project(given)):
+        return ServedAgents(load_agents(given), models), None
+    from weftline.threads.checking import load_project
+    from weftline.threads.serving import Folder
 
-        agents, folder = load_folder(given, models)
-        return ServedAgents(agents, models), folder
-    return ServedAgents(load_agents(given), models), None
+    project = load_project(given)
+    return ServedAgents(LoadedAgents(project.agents(models, pages=pages), {}), models), Folder(project.registry)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -222,7 +224,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents, folder = read_agents(settings.app, models)
+    agents, folder = read_agents(settings.app, models, pages=pages)
     if options.traces:
         from weftline.agent.tracing.run_traces import trace_agents
 
@@ -278,6 +280,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         own_tools=partial(loaded_tools, own_tools),
         logins_changed=dialled.pool.forget_logins,
     )
+    if folder is not None:
+        from weftline.cases.schedules import keep_defined  # with pydantic
+
+        await keep_defined(app.workspaces, await engine.workspace("default"), folder.registry.schedules.values())
     works = background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()

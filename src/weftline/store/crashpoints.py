@@ -22,6 +22,8 @@ WRITES: tuple[str, ...] = (
     "thread.ended",
     "value.set",
     "env.set",
+    "file.chunk",
+    "file.linked",
     "key.created",
     "store.opened",
     "store.closed",

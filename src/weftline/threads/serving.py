@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.agent.context import Entered
 from weftline.errors import NotFound
 from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
@@ -29,7 +30,8 @@ from weftline.threads.definitions.endpoints import (
     routes_of,
 )
 from weftline.threads.registry import TABLES, Registry
-from weftline.threads.state import BlockingThread, LiveThread, state_of
+from weftline.threads.speakers import sides_of
+from weftline.threads.state import BlockingThread, LiveThread
 from weftline.tools.workers import shared_workers
 from weftline.workspace.context import Workspaces
 
@@ -113,8 +115,8 @@ class Folder:
         agent = self.registry.agents.get(row.seat_agent or row.agent or "")
         if agent is None:
             raise NotFound("The agent of this thread is not in the folder that this server serves.")
-        prompt = self.registry.prompt(agent.side_a.prompt)
-        state = state_of(at, row, self.registry, agent=agent, prompt=prompt, engine=engine, host=self._host)
+        speakers = {one.name: one for one in sides_of(agent, self.registry)}
+        state = LiveThread(at, row, self.registry, speakers=speakers, entered=Entered(), engine=engine, host=self._host)
         with state.during(key) as scoped:
             yield scoped
 

@@ -43,8 +43,10 @@ MAX_PIXELS = 1_000_000
 ATTACHMENTS = "/attachments"
 """The folder of files that messages and results name."""
 _BYTES = "application/octet-stream"
-_MIME_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ ;][ -~]*)?")
-_ROOT = FileRow(folder="/", name="")
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MIME_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(?: ?; ?{_TOKEN}={_TOKEN})*")
+"""Without quoted values: a header with a comma means two types to browsers."""
+ROOT = FileRow(folder="/", name="")
 
 
 class Place(NamedTuple):
@@ -193,7 +195,7 @@ async def make_folder(at: Workspaces, thread: ThreadRow, path: str) -> FileRow:
         yield from threads.open_row(thread.key)
         made = yield from _make(thread.key, [*place.above, place] if place.name else [], now=now)
         yield from _charge(at, thread, files=made, bytes=0)
-        return (yield from _find(thread.key, place)) or _ROOT
+        return (yield from _find(thread.key, place)) or ROOT
 
     return await at.records.write(query())
 
@@ -310,7 +312,7 @@ async def totals(at: Workspaces, thread: ThreadRow) -> Stored:
 
 def _find(thread: int, place: Place) -> Query[FileRow | None]:
     if not place.name:
-        return _ROOT
+        return ROOT
     return (yield from rows.find(thread, *place))
 
 

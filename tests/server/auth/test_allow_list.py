@@ -53,7 +53,7 @@ class Belongings(Struct):
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
         params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
-        params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own"}
+        params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own", "path": "k"}
         return re.sub(r"\{\*?(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
@@ -81,7 +81,7 @@ class Office:
         with_agent = {"agentId": agent["id"]} if name else spec
         run = await self.make("agent-runs", {**with_agent, "prompt": "hi"})
         session = await self.make("agent-sessions", with_agent)
-        for path, value in (("values/k", 1), ("env/k", "v")):
+        for path, value in (("values/k", 1), ("env/k", "v"), ("fs/k", "v")):
             await self.make(f"threads/{session['sessionId']}/{path}", {"value": value}, method="PUT")
         yearly = {"name": "Yearly", "cron": "@yearly", "spec": {**with_agent, "prompt": "hi"}}
         schedule = await self.make("schedules", yearly)
@@ -145,6 +145,8 @@ BODIES: dict[str, Any] = {
     "PATCH …/threads/{threadId}/messages/{messageId}": {"metadata": {"seen": True}},
     "PUT …/threads/{threadId}/values/{key}": {"value": 2},
     "PUT …/threads/{threadId}/env/{name}": {"value": "x"},
+    "POST …/threads/{threadId}/fs/{*path}": {"data": "eA=="},
+    "PUT …/threads/{threadId}/fs/{*path}": {},
     "PATCH …/schedules/{scheduleId}": {"enabled": False},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {
         "jsonrpc": "2.0",
@@ -201,7 +203,7 @@ async def test_resources_of_another_agent_look_nonexistent(office: Office, name:
     if "stream" not in name:  # which goes on for as long as the run does
         reply = await office.call(name, office.mine.path(route), office.narrow, body)
         otherwise = ("unknown_await", "unknown_turn", "unknown_message", "not_paused", "run_unfinished", "lease_lost")
-        assert reply.status in (200, 202) or reply.json["code"] in otherwise, reply.body
+        assert reply.status in (200, 201, 202) or reply.json["code"] in otherwise, reply.body
 
 
 OVER_A2A = [("0.3", "tasks/get"), ("0.3", "message/send"), ("1.0", "GetTask"), ("1.0", "SendMessage")]
