@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from weftline.store.records.thread_files import CHUNK_BYTES
+from weftline.testing import ServerProcess
 
+from .conftest import new_key
 from .kit import TIMEOUT_S, Api, Reply, check_error
+from .scripts import SCRIPTS
+from .test_large_bodies import peak_bytes
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
 @pytest.fixture
 async def fs(api: Api) -> str:
+    return await new_thread(api)
+
+
+async def new_thread(api: Api) -> str:
     """The path of a new thread's files."""
     agent = (await api.post("agents", {"name": "Keeper", "spec": {"modelId": "scripted:hello"}})).json["id"]
     thread = (await api.post("threads", {"agentId": agent})).json["id"]
@@ -81,8 +95,8 @@ async def test_file_is_written_from_bytes_and_from_json(api: Api, fs: str) -> No
     [
         (b"{", "JSON"),
         (b"[]", "object"),
-        (b"{}", "give either the content or the type"),
-        (b'{"data": "eA==", "type": "directory"}', "give either the content or the type"),
+        (b"{}", "give either the content, its location or the type"),
+        (b'{"data": "eA==", "type": "directory"}', "give either the content, its location or the type"),
         (b'{"data": "e"}', "data: is not base64"),
         (b'{"data": "eA=\\n="}', "data: is not base64"),
         (b'{"data": "eA==", "thumbnail": "?"}', "thumbnail: is not base64"),
@@ -113,8 +127,6 @@ async def test_malformed_write_is_refused(api: Api, fs: str, body: bytes, words:
     ],
 )
 async def test_hostile_path_is_refused_by_every_method(api: Api, fs: str, path: str, words: str) -> None:
-    from yarl import URL
-
     url = URL(f"{api.url}{api.base}/{fs}/{path}", encoded=True)
     for method in ("GET", "PUT", "POST", "DELETE"):
         headers = {"Authorization": f"Bearer {api.key}", "Content-Type": "text/plain"}
@@ -125,8 +137,6 @@ async def test_hostile_path_is_refused_by_every_method(api: Api, fs: str, path: 
 
 
 async def test_names_are_decoded_once_and_paths_normalised(api: Api, fs: str) -> None:
-    from yarl import URL
-
     headers = {"Authorization": f"Bearer {api.key}", "Content-Type": "text/plain"}
     for path, stored in (
         ("caf%C3%A9%20%23%3F.txt", "/café #?.txt"),
@@ -208,6 +218,33 @@ async def test_large_file_goes_up_and_down_in_pieces(api: Api, fs: str) -> None:
     check_error(await api.get(f"{fs}/large?format=yaml"), 400, "invalid_request")
 
 
+@pytest.mark.requirement("thread.file.large")
+async def test_large_file_takes_little_memory(tmp_path: Path) -> None:
+    piece, count = bytes(range(256)) * 1024, 320  # 80 MB
+    body = hashlib.sha256(piece * count).hexdigest()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(count):
+            yield piece
+
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
+            fs, headers = await new_thread(api), {"Authorization": f"Bearer {api.key}"}
+            url = f"{api.url}{api.base}/{fs}/large"
+            before = peak_bytes(server)
+            sending = asyncio.ensure_future(http.put(url, data=pieces(), headers=headers))
+            await api.events(await api.start("hello"))  # other runs go on meanwhile
+            assert (await sending).status == 200
+            read = hashlib.sha256()
+            async with http.get(url, headers=headers) as reply:
+                async for data in reply.content.iter_any():
+                    read.update(data)
+            assert read.hexdigest() == body
+            assert peak_bytes(server) - before < 40 * 1024 * 1024
+
+
+@pytest.mark.requirement("thread.file.large")
 async def test_upload_that_is_cut_off_leaves_the_earlier_file(api: Api, fs: str) -> None:
     await put(api, f"{fs}/a", b"before")
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rsplit(":", 1)[1]))
@@ -257,3 +294,36 @@ async def test_files_of_another_workspace_do_not_exist(api: Api, other_api: Api,
         await other_api.call("DELETE", f"{fs}/a"),
     ):
         check_error(reply, 404, "not_found")
+
+
+@pytest.mark.requirement("thread.file.http_write")
+async def test_file_is_registered_by_its_location(api: Api, fs: str) -> None:
+    given = {"location": "http://ann:pw@127.0.0.1:9/a.csv?key=s3cret", "mimeType": "text/csv", "size": 7}
+    made = await api.post(f"{fs}/a", given)
+    assert (made.status, made.json["storage"], made.json["size"]) == (201, "url", 7)
+    assert made.json["location"] == "http://127.0.0.1:9/a.csv" and b"s3cret" not in (await api.get(fs)).body
+    for query in ("", "?format=json"):
+        refused = await api.get(f"{fs}/a{query}")
+        check_error(refused, 502, "location_unavailable")
+        assert "does not connect to" in refused.json["message"] and b"s3cret" not in refused.body
+    check_error(await api.post(f"{fs}/b", {"location": "file:///etc/passwd"}), 400, "invalid_request")
+    check_error(await api.post(f"{fs}/b", {"location": "http://host/", "data": ""}), 400, "invalid_request")
+
+
+async def test_file_that_is_elsewhere_is_sent_on(tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 300_000) if request.path == "/a" else web.Response(status=500)
+
+    app = web.Application()
+    app.router.add_get("/{name}", answer)
+    config = '[server]\nallow_egress = ["127.0.0.1"]\n'
+    async with TestServer(app) as there, aiohttp.ClientSession() as http:
+        with ServerProcess(tmp_path, scripts=SCRIPTS, config=config) as server:
+            api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
+            fs = await new_thread(api)
+            for name in "ab":
+                await api.post(f"{fs}/{name}", {"location": f"http://127.0.0.1:{there.port}/{name}", "size": 1})
+            found = await api.get(f"{fs}/a")
+            assert (found.status, found.body) == (200, b"x" * 300_000)
+            assert (await api.call("HEAD", f"{fs}/a")).headers["X-Content-Type-Options"] == "nosniff"
+            check_error(await api.get(f"{fs}/b"), 502, "location_unavailable")

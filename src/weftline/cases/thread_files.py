@@ -32,6 +32,10 @@ class FileModel(Part):
     data: str | None = None
     """The content in base64."""
     type: Literal["directory"] | None = None
+    location: str | None = None
+    """The address of the content, which is read from there each time."""
+    size: int = 0
+    """Of what is at the location."""
     mime_type: str = Field(default="", alias="mimeType", max_length=255)
     metadata: dict[str, Any] = Field(default_factory=dict)
     width: int | None = None
@@ -51,6 +55,8 @@ class ThreadFile(Struct, rename="camel"):
     width: int | None
     height: int | None
     created_at: Time
+    location: str | UnsetType = UNSET
+    """Where the content is read from, without credentials and query; left out if it is stored."""
     data: str | UnsetType = UNSET
     """The content in base64, if it is asked for."""
     entries: list[ThreadFile] | UnsetType = UNSET
@@ -129,12 +135,11 @@ async def with_content(on: Host, thread: ThreadRow, file: FileRow) -> ThreadFile
 
 
 async def write(on: Host, by: Principal, thread: ThreadRow, path: str, fields: FileModel) -> ThreadFile:
-    if (fields.data is None) == (fields.type is None):
-        raise invalid_field("data", "give either the content or the type of a folder.")
+    if [fields.data, fields.type, fields.location].count(None) != 2:
+        raise invalid_field("data", "give either the content, its location or the type of a folder.")
     require_accepting(on, by)
-    if fields.data is None:
+    if fields.type is not None:
         return shown(await files.make_folder(on.workspaces, thread, path))
-    data = await _decoded("data", fields.data)
     about = About(
         mime_type=fields.mime_type,
         width=fields.width,
@@ -142,7 +147,12 @@ async def write(on: Host, by: Principal, thread: ThreadRow, path: str, fields: F
         metadata=fields.metadata,
         thumbnail=None if fields.thumbnail is None else await _decoded("thumbnail", fields.thumbnail),
     )
-    return shown(await files.write(on.workspaces, thread, path, data, about=about))
+    if fields.location is not None:
+        made = await files.register(on.workspaces, thread, path, fields.location, fields.size, about=about)
+    else:
+        data = await _decoded("data", fields.data or "")
+        made = await files.write(on.workspaces, thread, path, data, about=about)
+    return shown(made)
 
 
 def shown(file: FileRow) -> ThreadFile:
@@ -157,6 +167,7 @@ def shown(file: FileRow) -> ThreadFile:
         file.width,
         file.height,
         iso(file.created_at),
+        file.shown_location or UNSET,
     )
 
 

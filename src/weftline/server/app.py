@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weftline.api.cursors import SealedCursors
 from weftline.api.principal import NOBODY
 from weftline.errors import RateLimited, WeftlineError
+from weftline.net.dial import Dialer
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
@@ -60,7 +61,8 @@ class App:
     `own_tools` returns the tools that runs may name because this process has loaded them. `logins_changed` is called
     with the workspace whose logins at MCP servers change.
 
-    `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
+    `dialer` reads files of threads that are elsewhere; `read_document`, the documents by which OAuth clients describe
+    themselves. Without them neither can be read.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class App:
         routes: Iterable[Route],
         *,
         options: ServerOptions | None = None,
+        dialer: Dialer | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
         folder: Folder | None = None,
@@ -84,7 +87,13 @@ class App:
         self.store = store
         self.models = models
         self.workspaces = Workspaces(
-            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
+            store.records,
+            store.vault,
+            engine.clock,
+            self._on_change,
+            options.oauth_redirect_schemes,
+            code,
+            dialer=dialer,
         )
         self.folder = folder
         """The folder that is served, whose endpoints answer requests."""

@@ -131,6 +131,7 @@ class Mounted:
             stored.catalogs,
             ROUTES,
             options=options,
+            dialer=pages,
             read_document=partial(read_document, pages),
             operator_routes=operator_routes,
             code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),

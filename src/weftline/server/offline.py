@@ -87,7 +87,14 @@ class StoredEngine:
     def __init__(self, store: ReadStore) -> None:
         self._store = store
         self.clock = SystemClock()
-        self._stored = StoredRuns(store.log, StoredNames(store.records))
+        self.stored = StoredRuns(store.log, StoredNames(store.records))
+
+    def refusal(self, then: str) -> Conflict:
+        """Returns the refusal of what only runs that go on can do; `then` is what the person wants, in their words."""
+        return Conflict(
+            "Nothing has this store open, so no run goes on: start"
+            f" `weftline serve{db_option(self._store.folder)}`, or the script with the run's engine, then {then}."
+        )
 
     @property
     def messages(self) -> NoReturn:
@@ -98,7 +105,7 @@ class StoredEngine:
     def require_writable(self) -> None: ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        return (await self._stored.find(run_id, workspace=workspace)).key
+        return (await self.stored.find(run_id, workspace=workspace)).key
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Does nothing, as only a server knows its models and tools."""

@@ -133,6 +133,7 @@ REASONS = {
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After.",
     500: "The server failed.",
+    502: "What the request needs from elsewhere cannot be had; the message says why.",
     503: "The server is not accepting work; try again after Retry-After.",
 }
 _CREDENTIALS = ("bearer", "apiKey")

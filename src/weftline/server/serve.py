@@ -237,7 +237,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     store = await asyncio.to_thread(open_store, settings.db, check=True)
     watchdog.start()
     own = AiohttpTransport(check=egress.check)
-    stored = Workspaces(store.records, store.vault, SystemClock())
+    stored = Workspaces(store.records, store.vault, SystemClock(), dialer=pages)
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     agent_tools = agents.source(dialled) if agents else None
@@ -272,6 +272,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         catalogs,
         FIRST,
         options=options,
+        dialer=pages,
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
         folder=folder,

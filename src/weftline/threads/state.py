@@ -304,7 +304,18 @@ class LiveThread:
         self._open()
         if isinstance(data, str):
             data, mime_type = data.encode(), mime_type or files.guessed(path) or "text/plain"
-        said = files.About(mime_type=mime_type or "", **about)
+        said = files.About(
+            mime_type=mime_type or "",
+            width=about.get("width"),
+            height=about.get("height"),
+            metadata=about.get("metadata", {}),
+            thumbnail=about.get("thumbnail"),
+        )
+        location, size = about.get("location"), about.get("size", 0)
+        if location is not None:
+            if data != b"":
+                raise invalid_field("data", "must be empty for a file that is elsewhere.")
+            return _record(await files.register(self._at, self._row, path, location, size, about=said))
         return _record(await files.write(self._at, self._row, path, data, about=said))
 
     async def read_file(self, path: str, /) -> bytes | None:
@@ -385,6 +396,7 @@ def _record(file: FileRow) -> FileRecord:
         width=file.width,
         height=file.height,
         created_at=file.created_at,
+        location=file.shown_location,
     )
 
 

@@ -33,6 +33,7 @@ from weftline.workspace.thread_contents import (
     release,
     small_content,
 )
+from weftline.workspace.thread_locations import fetched, sealed
 
 MAX_PATH_BYTES = 1_024
 MAX_LEVELS = 64
@@ -142,6 +143,23 @@ async def write(
         await upload.settle(used)
     await contents_of(at).remove(released)
     return stored
+
+
+async def register(
+    at: Workspaces, thread: ThreadRow, path: str, location: str, size: int, *, about: About = _NOTHING
+) -> FileRow:
+    """Writes a file whose content is at an address, from which it is read each time. Raises as `write` does."""
+    place = place_of(path)
+    if not 0 <= size <= at.files.file_bytes:
+        raise invalid_field("size", f"must be between 0 and {at.files.file_bytes:,}.")
+    stored, shown = sealed(at, thread, place.path, location)
+    file = replace(
+        described(place, about), location=stored, shown_location=shown, size=size, created_at=at.clock.now_us()
+    )
+    released: list[int] = []
+    await at.records.write(link(at, thread, file, thumbnail=about.thumbnail, released=released))
+    await contents_of(at).remove(released)
+    return file
 
 
 def described(place: Place, about: About) -> FileRow:
@@ -262,11 +280,15 @@ async def opened(at: Workspaces, thread: ThreadRow, path: str) -> AsyncGenerator
         return file
 
     async with reading(at, find) as found:
-        yield found
+        if found is None or found.file.location is None:
+            yield found
+            return
+        async with fetched(at, thread, found.file) as pieces:
+            yield Reading(found.file, pieces)
 
 
 async def read(at: Workspaces, thread: ThreadRow, path: str) -> bytes | None:
-    """All of a file; None if there is none."""
+    """All of a file; None if there is none. Raises `LocationUnavailable` if its content is elsewhere."""
     async with opened(at, thread, path) as found:
         return None if found is None else b"".join([piece async for piece in found.pieces])
 

@@ -208,6 +208,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMetho
             from weftline.agent.engine.starting import StoredResources  # runs in memory do not need its imports
 
             self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
+            self.workspaces = self._tools.workspaces = replace(self.workspaces, dialer=self._stored.dialer)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)

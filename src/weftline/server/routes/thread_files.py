@@ -6,6 +6,7 @@ do nothing, and show only what cannot run script.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from msgspec.json import encode
 from weftline.cases import thread_files as cases
 from weftline.cases.base import find_thread, require_accepting
 from weftline.cases.thread_files import FileModel, ThreadFile
+from weftline.errors import WeftlineError
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import model_body
@@ -34,6 +36,7 @@ from weftline.workspace.thread_files import About
 
 PATH = "/api/v1/workspaces/{slug}/threads/{threadId}/fs"
 _ONE = f"{PATH}/{{*path}}"
+logger = logging.getLogger(__name__)
 _SHOWN_INLINE = frozenset(
     {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp", "text/plain", "application/pdf"}
 )
@@ -74,14 +77,19 @@ async def _send(request: Request, found: Reading, closing: AsyncExitStack) -> No
     """Sends a file as it is read: `send` waits while the client does not keep up."""
     file = found.file
     async with closing:
-        about = (b"content-length", b"%d" % file.size), (b"x-request-id", request.about.id.encode())
-        headers = [*about, *_headers(file.mime_type, file.name)]
+        headers = [(b"x-request-id", request.about.id.encode()), *_headers(file.mime_type, file.name)]
+        if file.location is None:
+            headers.append((b"content-length", b"%d" % file.size))
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
         if request.method != "HEAD":
-            async for chunk in found.pieces:
-                for at in range(0, len(chunk), PIECE_BYTES):
-                    piece = chunk[at : at + PIECE_BYTES]
-                    await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+            try:
+                async for chunk in found.pieces:
+                    for at in range(0, len(chunk), PIECE_BYTES):
+                        piece = chunk[at : at + PIECE_BYTES]
+                        await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+            except WeftlineError as error:
+                logger.warning("the file %s was not sent whole: %s", file.path, error.message)
+                raise ConnectionResetError from None  # the client sees that something is missing
         await request.send({"type": "http.response.body", "body": b""})
 
 
@@ -140,7 +148,7 @@ ROUTES = (
         summary="Read a file of a thread, or list a folder",
         query=(_FORMAT, _THUMBNAIL, LIMIT, CURSOR),
         returns=ThreadFile | RawBytes,
-        errors=(409,),
+        errors=(409, 502),
     ),
     _writing(
         "POST",
