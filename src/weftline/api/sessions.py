@@ -199,7 +199,7 @@ async def origins(
     thread: ThreadRow,
     *,
     calls: Callable[[RunRow], Awaitable[list[LoggedCall]]] | None = None,
-) -> list[Origin]:
+) -> list[Origin | None]:
     """Returns where each message of a session comes from, oldest first; with `calls`, with the calls of its run."""
     session = ids.session_id(thread.key, thread.salt)
     runs: dict[int, RunRow] = {}
@@ -207,10 +207,13 @@ async def origins(
     while rows := await find(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
         before = rows[-1].key
         runs.update((row.key, row) for row in rows)
-    found: list[Origin] = []
+    found: list[Origin | None] = []
     called: dict[int, list[Call]] = {}
     for position, key in enumerate(await threads.runs_of_messages(at, thread.key)):
         row = runs.get(key)
+        if not key:  # somebody has put it there
+            found.append(None)
+            continue
         if row is None:  # it has been created since
             break
         if calls is not None and key not in called:
