@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
+from weftline.errors import Conflict
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -27,6 +28,7 @@ from weftline.server.http import PEER, Application
 from weftline.server.router import Route
 from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.store.base import ReadStore, owned
+from weftline.store.naming import db_option
 from weftline.store.rows import IdempotencyKey, Write, Written
 
 
