@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -55,8 +57,8 @@ async def deploy(state: ThreadState) -> str:
 """,
     "agents/effects/remind.py": "@define_effect\ndef remind(state: SyncThreadState):\n    '''Reminds.'''\n",
     "agents/effects/forget.py": "@define_effect\ndef forget(state: SyncThreadState):\n    '''Forgets.'''\n",
-    "agents/hooks/keep.py": '@define_hook("filter_messages", id="keep")\ndef keep(state, messages):\n    return messages\n',
-    "agents/api/notes/[id].put.py": "@define_thread_endpoint\nasync def note(request, state, params):\n    return params\n",
+    "agents/hooks/keep.py": '@define_hook("filter_messages", id="keep")\ndef keep(state, messages): ...\n',
+    "agents/api/notes/[id].put.py": "@define_thread_endpoint\nasync def note(request, state, params): return params\n",
     "shared/leaves.py": "from .kinds import KIND\n",
     "shared/kinds.py": "KIND = 'Assam'\n",
     "shared/deep/water.py": "HOT = 'hot'\n",
@@ -161,7 +163,8 @@ async def test_packed_agent_is_installed_and_served(tmp_path: Path) -> None:
     options = ("--out", str(out), "--id", "tea", "--version", "1.2", "--endpoints")
     assert weftline("pack", f"{desk(tmp_path)}:desk", *options).code == 0
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--quiet"]
-    subprocess.run([*pip, "--target", str(site), str(out)], check=True, capture_output=True, text=True)
+    command = partial(subprocess.run, [*pip, "--target", str(site), str(out)], check=True, capture_output=True)
+    await asyncio.to_thread(command)
     folder = write(tmp_path / "host", HOST)
     with ServerProcess(tmp_path, arguments=(str(folder),), env={"PYTHONPATH": str(site)}) as server:
         async with aiohttp.ClientSession() as http:
