@@ -244,8 +244,8 @@ class _Closure:
 
         known = packages_distributions()
         found: set[str] = set()
-        for tree in self.files.values():
-            for name in [] if tree is None else _absolute_imports(tree):
+        for tree in [one for one in self.files.values() if one is not None]:
+            for name in _absolute_imports(tree):
                 if name not in sys.stdlib_module_names and name != "weftline":
                     found |= {one.lower() for one in known.get(name, ())}
         return sorted(found)
