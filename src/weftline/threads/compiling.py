@@ -39,8 +39,7 @@ from weftline.threads.packages import is_packed
 from weftline.threads.registry import Registry, is_external
 from weftline.threads.speakers import HandOff, Speaker, called_by, hands_over, parts_of, seats_of, speakers_of, text_of
 from weftline.threads.state import LiveThread
-from weftline.threads.subprompts import SubPrompt
-from weftline.threads.tools import ThreadTool
+from weftline.threads.tools import SubPrompt, ThreadTool
 from weftline.tools.builtin import builtin_tools
 from weftline.tools.builtin.fetch import fetch_tool
 from weftline.tools.function import FunctionTool
