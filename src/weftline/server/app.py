@@ -51,7 +51,8 @@ PAGES_AT_ONCE = 8
 
 
 class App:
-    """The application. `engine` must be started. The routes are a table; see `weftline.server.routes`.
+    """The application. `engine` must be started before the first request. Its routes are a table; see
+    `weftline.server.routes`.
 
     With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
 
@@ -127,6 +128,8 @@ class App:
         """Called when webhooks change; set by their delivery."""
         self.schedules_changed: Callable[[], None] = lambda: None
         """Called when schedules change; set by their alarm."""
+        self.effects_changed: Callable[[], None] = lambda: None
+        """Called when effects were scheduled; set by their alarm."""
         self.logins_changed: Callable[[int | None], None] = lambda _: None
         """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
         self.own_tools: Callable[[], list[LoadedTool]] = list
@@ -222,6 +225,8 @@ class App:
                 await self.engine.budgets_changed(change.workspace, by=change.by)
             case "schedules":
                 self.schedules_changed()
+            case "effects":
+                self.effects_changed()
             case "logins":
                 self.logins_changed(change.workspace)
 

@@ -50,6 +50,7 @@ from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
+from weftline.workspace.alarms import Alarm
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
@@ -262,11 +263,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         limits=limits,
         traces=options.traces,
     )
-    if agents and agent_tools:
-        agent_tools.workspaces = stored
-        agents.connect(agent_tools, engine)
-    await engine.start()
-    traces = _traces(engine) if options.traces else None
     app = App(
         engine,
         store,
@@ -279,6 +275,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         every_route=every_route,
         operator_routes=operator_routes,
     )
+    if agents and agent_tools:
+        agent_tools.workspaces = app.workspaces
+        agents.connect(agent_tools, engine)
+    alarms = _alarms(app, folder)  # hear of what recovered runs schedule
+    await engine.start()
+    traces = _traces(engine) if options.traces else None
     deliveries = WebhookDeliveries(
         app.workspaces,
         peers,
@@ -287,8 +289,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
-    alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
-    app.schedules_changed = alarm.changed
     app.logins_changed = dialled.pool.forget_logins
 
     app.own_tools = partial(loaded_tools, own_tools)
@@ -322,16 +322,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             agents.advise()
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
-        scheduling = asyncio.create_task(_after_hold(engine, alarm.run))
+        ringing = [asyncio.create_task(_after_hold(engine, one.run)) for one in alarms]
         warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
         logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering, scheduling):
+        for task in (asked, beats, warm, delivering, *ringing):
             task.cancel()
-        ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
+        ending = asyncio.gather(delivering, *ringing, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -353,6 +353,21 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         hurried.cancel()
         watchdog.stop()
     return stopping.code
+
+
+def _alarms(app: App, folder: Folder | None) -> list[Alarm]:
+    """Returns what fires by the clock: schedules, and the effects of threads if a folder is served."""
+    schedules = firing.ScheduleAlarm(
+        app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app)
+    )
+    app.schedules_changed = schedules.changed
+    if folder is None:
+        return [schedules]
+    from weftline.threads.effects import EffectAlarm
+
+    effects = EffectAlarm(app.workspaces, app.engine, folder)
+    app.effects_changed = effects.changed
+    return [schedules, effects]
 
 
 def _traces(engine: Engine) -> RunTraces:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from weftline.errors import NotFound
 from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
+from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import Handler
 from weftline.threads.definitions.endpoints import (
     ControllerContext,
@@ -103,6 +104,12 @@ class Folder:
             if definitions[key].public
         ]
 
+    def _agent(self, row: ThreadRow) -> AgentDefinition:
+        agent = self.registry.agents.get(row.seat_agent or row.agent or "")
+        if agent is None:
+            raise NotFound("The agent of this thread is not in the folder that this server serves.")
+        return agent
+
     @contextmanager
     def thread(self, at: Workspaces, engine: Engine, row: ThreadRow, key: str) -> Generator[LiveThread]:
         """The state of a thread for one handler. `key` is the same for each attempt at what it does.
@@ -110,13 +117,21 @@ class Folder:
         Raises:
             NotFound: if the thread's agent is not one of the folder.
         """
-        agent = self.registry.agents.get(row.seat_agent or row.agent or "")
-        if agent is None:
-            raise NotFound("The agent of this thread is not in the folder that this server serves.")
+        agent = self._agent(row)
         prompt = self.registry.prompt(agent.side_a.prompt)
         state = state_of(at, row, self.registry, agent=agent, prompt=prompt, engine=engine, host=self._host)
         with state.during(key) as scoped:
             yield scoped
+
+    async def effect_args(self, row: ThreadRow, name: str, args: Mapping[str, Any]) -> bytes:
+        """Returns the arguments of an effect of a thread as they are stored.
+
+        Raises:
+            NotFound: if there is no such effect, or the thread's agent is not one of the folder.
+            InvalidRequest: if the arguments do not fit it.
+        """
+        self._agent(row)
+        return await self.registry.effect(name).final_args(args)
 
     async def call_endpoint(self, found: Found[EndpointDefinition], request: Request, state: LiveThread) -> Answer:
         """Returns what an endpoint answers."""

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
@@ -15,6 +16,7 @@ from msgspec.structs import asdict
 from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
+from weftline.store.records.thread_effects import EffectFilter
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
@@ -33,9 +35,11 @@ from weftline.threads.thread import (
     FileStats,
     MessagesResult,
     Order,
+    ScheduledEffect,
     SubagentRegistryEntry,
     ThreadMessage,
 )
+from weftline.workspace import thread_effects as effects
 from weftline.workspace import thread_files as files
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
@@ -74,6 +78,8 @@ class LiveThread:
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
         self._key = ""
+        self._made: dict[str, int] = {}
+        """How many of each kind this has made."""
         self._over = False
         self.options: Mapping[str, Any] = {}
         """The static options of a tool's entry in its prompt."""
@@ -97,7 +103,7 @@ class LiveThread:
         if package is not None:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
-        state._key, state.options = key, options or {}
+        state._key, state._made, state.options = key, {}, options or {}
         state._env = self._env.with_entry(env or {})
         try:
             yield state
@@ -110,6 +116,16 @@ class LiveThread:
     def _open(self) -> None:
         if self._over:
             raise Conflict("The call that this state was for is over.", code="scope_ended")
+
+    def _origin(self, kind: str) -> bytes | None:
+        """Names what is about to be made: the same again if the call or handler that this is for runs again.
+
+        None outside of both, in a hook.
+        """
+        if not self._key:
+            return None
+        number = self._made[kind] = self._made.get(kind, 0) + 1
+        return blake2b(f"{self._key}\n{kind}\n{number}".encode(), digest_size=16).digest()
 
     # Identity
 
@@ -233,6 +249,34 @@ class LiveThread:
     async def set_value(self, key: str, value: Any, /) -> None:
         self._open()
         await set_value(self._at, self._row.key, key, value)
+
+    # Effects
+
+    async def schedule_effect(self, name: str, args: Mapping[str, Any] | None = None, /, delay_ms: int = 0) -> str:
+        self._open()
+        effects.check_delay(delay_ms)
+        final = await self._registry.effect(name).final_args(args)
+        origin = self._origin("effect")
+        return (await effects.schedule(self._at, self._row, name, final, delay_ms=delay_ms, origin=origin)).id
+
+    async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
+        self._open()
+        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=name))
+        return [
+            ScheduledEffect(
+                id=row.id,
+                name=row.name,
+                args=decode(row.args),
+                scheduled_at=row.due_at,
+                created_at=row.created_at,
+                status=row.status,
+            )
+            for row in rows
+        ]
+
+    async def remove_scheduled_effect(self, id: str, /) -> bool:
+        self._open()
+        return await effects.cancel(self._at, self._row, id)
 
     # Files
 

@@ -22,7 +22,7 @@ class Clock(Protocol):
 class Change(Struct, frozen=True):
     """Something that is cached in memory has changed and must be read again."""
 
-    kind: Literal["budgets", "credentials", "logins", "providers", "schedules", "webhooks"]
+    kind: Literal["budgets", "credentials", "effects", "logins", "providers", "schedules", "webhooks"]
     workspace: int | None = None
     """None if it may affect every workspace."""
     by: str = ""
