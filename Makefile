@@ -51,7 +51,7 @@ help:
 	@echo "make clean      remove everything that these targets created"
 
 demo: $(READY)
-	@$(PY) examples/demo.py $(ARGS)
+	@if [ "$(ARGS)" = desk ]; then $(PY) examples/desk.py; else $(PY) examples/demo.py $(ARGS); fi
 
 test: $(READY)
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)

@@ -1,7 +1,9 @@
-"""A folder of agents, written, checked and read."""
+"""A folder of agents, written, checked, read and run."""
 
+import asyncio
 from pathlib import Path
 
+from weftline import Engine
 from weftline.threads import check, load_project, read_project
 
 FILES = {
@@ -45,6 +47,9 @@ async def find_order(state: ThreadState, number: str) -> str:
     """Finds an order by its number."""
     return orders.find(number)
 ''',
+    "scripts.json": """
+{"desk": {"turns": [{"tool_calls": [{"name": "find_order", "args": {"number": "7"}}]}, {"text": "{{tool_results.0}}"}]}}
+""",
     "shared/orders.py": """
 def find(number: str) -> str:
     return f"Order {number} is on its way."
@@ -68,3 +73,13 @@ project = load_project("desk")
 print(sorted(project.registry.agents))
 assert sorted(project.registry.agents) == ["helper", "triage"]
 assert project.registry.tool("find_order").takes_state == "state"
+
+
+async def main() -> None:
+    async with Engine("data", project=project) as engine:
+        thread = await engine.create_thread("triage", user="ann", values={"plan": "pro"})
+        run = await engine.start(engine.agents["triage"], "Where is order 7?", thread=thread.name)
+        assert (await run.result()).text == "Order 7 is on its way."
+
+
+asyncio.run(main())

@@ -13,17 +13,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from weftline.agent.settings import Limits
 from weftline.spec import fields
 from weftline.spec.declare import Field, Where, fields_of
+from weftline.spec.plan import CONVERTED, NOT_STORED
 
 SRC = Path(fields.__file__).parent.parent
 CLIENT, LIBRARY = SRC / "client" / "_options.py", SRC / "agent" / "_options.py"
-_SPELT_OTHERWISE = frozenset(
-    {"prompt", "messages", "attachments", "name", "agent_id", "model_id", "model_fallbacks", "fallback_model_id"}
-    | {"system_prompt", "reasoning_level", "temperature", "top_p", "stop_sequences", "max_output_tokens", "tools"}
-    | {"output_schema", "loop_detection", "tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy"}
-    | {"metadata", "plan", "plan_only", "run_id", "memo", "search_attributes", "task_queue", "retry_policy"}
-)
+_SPELT_OTHERWISE = CONVERTED | NOT_STORED | frozenset(Limits.__struct_fields__)
 """Fields for which the library has words and types of its own, such as `Settings` and `Limits`."""
 _KINDS = (
     ("MessageOptions", "CallOptions", Where.MESSAGE, "What may differ from run to run."),

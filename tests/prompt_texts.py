@@ -342,6 +342,7 @@ CASES = [
     _case(subagents.child_answer, "Yes.", turns=2, elapsed_ms=15, tokens=90),
     _case(seats.asked_on, "rest"),
     _case(seats.asked_on, ""),
+    _case(seats.handed_over, "refunds"),
     _case(turns.results_over_budget, 900, 100),
     _case(turns.repeating_calls, 3),
     _case(turns.repeating_results, 3),

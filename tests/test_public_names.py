@@ -42,8 +42,19 @@ DAILY = [
 """What most programs need, from `weftline` itself."""
 
 ENGINE = [
-    *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "durable", "export"),
-    *("export_thread", "fork", "grants", "import_runs", "is_open", "lifespan", "observe", "override_prompt"),
+    *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "create_thread"),
+    *(
+        "durable",
+        "export",
+        "export_thread",
+        "fork",
+        "grants",
+        "import_runs",
+        "is_open",
+        "lifespan",
+        "observe",
+        "override_prompt",
+    ),
     *("prompt_overrides", "register", "replay", "runs", "runtime", "set_budget", "start", "thread", "threads"),
     *("unclaimed", "warmup"),
 ]

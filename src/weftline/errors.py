@@ -94,6 +94,7 @@ TABLE: dict[str, Row] = {
     "context_unavailable": Row(503, False, "Install or allow what the message names, or use another context."),
     "context_destroyed": Row(409, False, "Spawn a new context and use its handle."),
     "sandbox_unavailable": Row(503, False, "Install or allow what the message names."),
+    "location_unavailable": Row(502, True, "Check the file's location; the message says why it cannot be read."),
     "store_in_use": Row(503, False, "Stop the process that owns the store, or send the request to it."),
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),

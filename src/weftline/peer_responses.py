@@ -14,6 +14,8 @@ from weftline.text.json_size import is_modest
 if TYPE_CHECKING:
     from mcp import Client
 
+logger = logging.getLogger(__name__)
+
 
 Fields: TypeAlias = dict[str, object]
 
@@ -110,8 +112,6 @@ def objects(value: object) -> list[Fields]:
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast(Fields, item) for item in items if isinstance(item, dict)]
 
-
-logger = logging.getLogger(__name__)
 
 _MCP_EXCERPT_CHARS = 100
 _MAX_ITEMS = 5000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from itertools import pairwise
 from typing import Any
@@ -244,4 +245,23 @@ def thread_state(server: CrashingServer) -> None:
     assert server.request("GET", f"/threads/{thread}/values").body["values"] == [{"key": "count", "value": 2}]
     assert [one["value"] for one in server.request("GET", f"/threads/{thread}/env").body["env"]] == ["2"]
     assert len(server.request("GET", "/threads").body["threads"]) == 1
+    server.check()
+
+
+def files(server: CrashingServer) -> None:
+    """A file of several chunks is written, and written over, by requests that are sent again."""
+    agent = server.request("POST", "/agents", {"name": "Keeper", "spec": {"modelId": "scripted:tools"}})
+    thread = server.request("POST", "/threads", {"agentId": agent.body["id"]}, idempotency_key="t").body["id"]
+    path, size = f"/threads/{thread}/fs/a", 600 * 1024
+    for letter in "ab":
+        before = server.request("GET", f"/threads/{thread}/fs").body["entries"]
+        assert [one["size"] for one in before] == ([] if letter == "a" else [size + 2])
+        assert server.request("PUT", path, letter * size).status == 200
+        assert server.request("GET", path).body == letter * size
+    stats = server.request("GET", f"/threads/{thread}/fs?stats=1").body
+    assert (stats["fileCount"], stats["totalSize"]) == (1, size + 2)
+    with sqlite3.connect(f"file:{server.process.db / 'weftline.db'}?mode=ro", uri=True) as db:
+        assert db.execute("SELECT count(*), sum(size) FROM contents").fetchall() == [(1, size + 2)]
+        assert db.execute("SELECT sum(length(data)) FROM content_chunks").fetchall() == [(size + 2,)]
+        assert db.execute("SELECT bytes FROM file_use WHERE thread = 0").fetchall() == [(size + 2,)]
     server.check()

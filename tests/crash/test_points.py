@@ -66,6 +66,7 @@ KILLS: dict[Callable[[CrashingServer], None], list[str]] = {
     scenarios.output: both("output.rejected"),
     scenarios.ended_session: both("thread.ended"),
     scenarios.thread_state: [*both("value.set", 1, 2), *both("env.set", 2)],
+    scenarios.files: [*both("file.chunk", 1, 2, 3), *both("file.linked", 1, 2)],
     scenarios.new_key: [*both("key.created"), *both("job")],
 }
 DURING_RECOVERY = [

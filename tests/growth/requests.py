@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from weftline.api.cursors import key_of
 from weftline.api.validation import parsed_as
 from weftline.cases.agents import AgentModel
 from weftline.cases.tools import ToolModel, new_tool
@@ -23,7 +24,6 @@ from weftline.server.http import Request
 from weftline.server.oauth.forms import read_form
 from weftline.server.router import Router, declared_by
 from weftline.server.routes.every import ROUTES
-from weftline.server.routes.lists import key_of
 from weftline.server.routes.runs import ROUTES as OF_RUNS
 from weftline.server.sse import resume_point
 from weftline.spec.door import parse_message, parse_run, parse_session

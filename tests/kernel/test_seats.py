@@ -122,6 +122,17 @@ def test_agents_that_hand_over_in_circles_are_brought_to_an_end() -> None:
     assert [head.reason for head in world.heads(FinalForced)] == ["loop_detected"]
 
 
+def test_agents_that_hand_over_whatever_the_guard_says_are_brought_to_an_end() -> None:
+    world = World(Limits(seats=(TRIAGE, REFUNDS)))
+    for _ in range(40):
+        seats = world.state.seats
+        assert seats is not None
+        if world.state.ended:
+            break
+        world.play(call(hand_over(1 - seats.index)))
+    assert [head.reason for head in world.heads(FinalForced)] == ["loop_detected"]
+
+
 def test_hand_off_to_nobody_changes_nothing() -> None:
     world = World(Limits(seats=(TRIAGE, REFUNDS))).play(call(hand_over(7)), text())
     assert taken(world) == [(0, "start")]

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weftline.api.snapshots import projection_of
 from weftline.config import Config
+from weftline.events.classes import AnyEvent, RunStarted
+from weftline.events.frames import ProfiledFrames
+from weftline.events.wire import TYPES
 from weftline.kernel.notes import TEXT_DELTA
 from weftline.messages import User
 from weftline.net.transport import AiohttpTransport
@@ -24,13 +28,14 @@ from weftline.runtime.ids import parse
 from weftline.runtime.new_engine import new_engine
 from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.http import FLOW, Request
-from weftline.server.sse import Backlog, send_events
+from weftline.server.sse import Backlog, View, profiled, send_events, view_with
 from weftline.store.memory import MemoryStore
 from weftline.store.rows import Item, Page
 from weftline.trace_context import RequestInfo
 
 TIMEOUT_S = 60
-SCRIPTS = b'{"long": {"turns": [{"deltas": ["%s"]}]}}' % b'", "'.join(b"word %d" % number for number in range(4000))
+_WORDS = b'", "'.join(b"word %d" % number for number in range(4000))
+SCRIPTS = b'{"long": {"turns": [{"deltas": ["%s"]}]}, "short": {"turns": [{"text": "Hi."}]}}' % _WORDS
 
 
 class Client:
@@ -97,9 +102,10 @@ class World:
         assert parsed is not None
         self.key = parsed[0]
 
-    def stream(self, client: Client, backlog: Backlog) -> asyncio.Task[None]:
+    def stream(self, client: Client, backlog: Backlog, view: View | None = None) -> asyncio.Task[None]:
         follower = self.engine.follow(self.key, self.run_id)
-        return asyncio.create_task(send_events(client.request(), self.engine, self.key, follower, backlog))
+        sending = send_events(client.request(), self.engine, self.key, follower, backlog, view=view or view_with(None))
+        return asyncio.create_task(sending)
 
     async def whole(self) -> bytes:
         client = Client(2**60)
@@ -204,6 +210,31 @@ async def test_rewinding_reader_remembers_the_server_end() -> None:
     follower.end()
     follower.rewind(0)
     assert await follower.next() is None
+
+
+@pytest.mark.parametrize("kind", ["plain", "profiled"])
+async def test_frames_stay_with_batch_only_if_other_streams_have_them(world: World, kind: str) -> None:
+    engine, batches, shown = world.engine, list[EntryBatch](), list[AnyEvent]()
+
+    def show(event: AnyEvent) -> AnyEvent:
+        shown.append(event)
+        return event
+
+    leave = engine.observe(batches.append)
+    plan = RunPlan(model="scripted:short", messages=(User.of("go"),))
+    run = World(engine, world.store, await engine.create(await engine.workspace("acme"), plan))
+    common, clients, streams = view_with(show), [Client(2**60) for _ in range(3)], list[asyncio.Task[None]]()
+    for client in clients:
+        view = common
+        if kind == "profiled":
+            view = profiled(ProfiledFrames(await projection_of(engine, run.key, run.run_id), TYPES, show=show))
+        streams.append(run.stream(client, Backlog(), view))
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*streams)
+    leave()
+    assert clients[0].got == clients[1].got == clients[2].got
+    assert sum(isinstance(event, RunStarted) for event in shown) == (1 if kind == "plain" else 3)
+    assert [len(batch.views) for batch in batches] == [1 if kind == "plain" else 0] * len(batches)
 
 
 async def test_rows_of_log_are_no_larger_than_page_of_it(world: World) -> None:

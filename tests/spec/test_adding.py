@@ -7,16 +7,63 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
+import pytest
+
+from weftline.agent.planning.plans import AGENTS, PLANNED, WITHIN
+from weftline.kernel.entries import Limits
 from weftline.spec.fields import RunSpec
-from weftline.spec.plan import CONVERTED, COPIED, NOT_STORED
+from weftline.spec.plan import CONVERTED, COPIED, COPIED_LIMITS, IN_LIMITS, NOT_STORED, limits_asked, to_plan
 
 ROOT = Path(__file__).parents[2]
-ASKED = '''    seed: Annotated[Annotated[int, Meta(ge=0)] | None, opt()] = None
+
+
+class Added(NamedTuple):
+    """An option: its line in `RunSpec`, where a line of the same name is stored, and what is special about it."""
+
+    asked: str
+    file: str
+    before: str
+    stored: str
+    about: str
+
+
+SEED = Added(
+    '''    seed: Annotated[Annotated[int, Meta(ge=0)] | None, opt()] = None
     """Where the model's chance begins."""
-'''
-STORED = "    seed: int | None = None\n"
-EVERYWHERE = """
+''',
+    "plan.py",
+    "\n    @property\n    def thread_keeps_all",
+    "    seed: int | None = None\n",
+    """
+name, value, other, wrong, problem = "seed", 7, 3, -1, "must be at least 0"
+stored = lambda plan: plan.seed
+merged = other  # the request's wins
+schema = {"type": "integer", "minimum": 0}
+above = {}
+""",
+)
+CARE = Added(
+    '''    care: Annotated[Literal["low", "high"] | None, opt(merge=strictest_word("low", "high"))] = None
+    """How much the run is to be on its guard."""
+''',
+    "kernel/limits.py",
+    "    budget: BudgetRule | None = None\n",
+    '    care: Literal["low", "high"] = "low"\n',
+    """
+name, value, other, wrong, problem = "care", "high", "low", "none", "must be 'high' or 'low'"
+stored = lambda plan: plan.limits.care
+merged = value  # the stricter one holds
+schema = {"enum": ["high", "low"]}
+from weftline.kernel.entries import Limits
+from weftline.spec.merge import copies_within
+assert copies_within(read_spec(b'{"care":"low"}'), Limits(care="high"), ("care",)) == {"care": "high"}
+assert copies_within(read_spec(b'{"care":"high"}'), Limits(care="low"), ("care",)) == {"care": "high"}
+assert copies_within(read_spec(b'{}'), Limits(care="high"), ("care",)) == {}
+""",
+)
+BEFORE = """
 import asyncio, json
 from weftline import Agent
 from weftline.agent._options import SpecOptions
@@ -32,34 +79,38 @@ from weftline.spec.door import parse_message, parse_run, parse_session
 from weftline.spec.merge import forked, with_agent, with_session
 from weftline.spec.plan import plan_from_spec, read_spec
 from weftline.testing import ScriptedModel
+"""
+EVERYWHERE = """
+def sent(value, **more):
+    return json.dumps({name: value, **more}).encode()
 
-run = parse_run(body_of({"seed": 7}, prompt="hi")).spec
+run = parse_run(body_of({name: value}, prompt="hi")).spec
 plan = plan_from_spec(run)
-assert plan.seed == decode_plan(encode_plan(plan), plan.limits).seed == 7
+assert stored(plan) == stored(decode_plan(encode_plan(plan), plan.limits)) == value
 try:
-    parse_run(b'{"prompt":"hi","seed":-1}')
+    parse_run(sent(wrong, prompt="hi"))
 except InvalidRequest as error:
-    assert error.details["issues"] == [{"path": "seed", "message": "must be at least 0"}]
+    assert error.details["issues"] == [{"path": name, "message": problem}], error.details
 else:
     raise AssertionError("not refused")
 
-session, message = parse_session(b'{"seed":3}').spec, parse_message(b'{"prompt":"hi"}').spec
-assert plan_from_spec(with_session(session, message)).seed == 3
-assert plan_from_spec(with_session(session, parse_message(b'{"prompt":"hi","seed":4}').spec)).seed == 4
-assert plan_from_spec(with_agent(session, b'{"prompt":"hi"}')).seed == 3
-assert plan_from_spec(with_agent(session, run)).seed == 7
-assert plan_from_spec(forked(run, b'{"seed":5}', in_session=False)).seed == 5
+session, message = parse_session(sent(value)).spec, parse_message(b'{"prompt":"hi"}').spec
+assert stored(plan_from_spec(with_session(session, message))) == value
+assert stored(plan_from_spec(with_session(session, parse_message(sent(other, prompt="hi")).spec))) == merged
+assert stored(plan_from_spec(with_agent(session, b'{"prompt":"hi"}'))) == value
+assert stored(plan_from_spec(with_agent(session, sent(other, prompt="hi")))) == merged
+assert stored(plan_from_spec(forked(run, sent(other), in_session=False))) == merged
 
 agent = Agent(ScriptedModel(["done"]), name="lucky")
-assert plan_of(agent, LocalSpec(seed=9), code="lucky", model="m").seed == 9
-assert client_plan(agent, read_spec(run), code="lucky", model="m").seed == 7
-assert asyncio.run(agent.run("Go.", seed=9)).output == "done"
+assert stored(plan_of(agent, LocalSpec(**{name: value}), code="lucky", model="m")) == value
+assert stored(client_plan(agent, read_spec(run), code="lucky", model="m")) == value
+assert asyncio.run(agent.run("Go.", **{name: value})).output == "done"
 
 for options in (SpecOptions, MessageOptions, RunOptions, SessionOptions):
-    assert "seed" in options.__annotations__
+    assert name in options.__annotations__
 schemas = document(ROUTES)["components"]["schemas"]
-for name in ("RunModel", "SessionModel", "MessageModel", "ForkModel"):
-    assert schemas[name]["properties"]["seed"]["anyOf"][0] == {"type": "integer", "minimum": 0}
+for model in ("RunModel", "SessionModel", "MessageModel", "ForkModel"):
+    assert schemas[model]["properties"][name]["anyOf"][0] == schema, schemas[model]["properties"][name]
 """
 
 
@@ -69,17 +120,45 @@ def insert(file: Path, before: str, lines: str) -> None:
     file.write_text(text.replace(before, lines + before), encoding="utf-8")
 
 
-def test_a_run_option_is_two_lines_and_its_documentation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [SEED, CARE], ids=["in_the_plan", "in_its_limits"])
+def test_a_run_option_is_two_lines_and_its_documentation(option: Added, tmp_path: Path) -> None:
     package = tmp_path / "weftline"
     shutil.copytree(ROOT / "src" / "weftline", package, ignore=shutil.ignore_patterns("__pycache__"))
-    insert(package / "spec" / "fields.py", "    metadata: Annotated[Words", ASKED)
-    insert(package / "plan.py", "\n    @property\n    def thread_keeps_all", STORED)
+    insert(package / "spec" / "fields.py", "    metadata: Annotated[Words", option.asked)
+    insert(package / option.file, option.before, option.stored)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for command in ([str(ROOT / "scripts" / "options.py")], ["-c", EVERYWHERE]):
+    for command in ([str(ROOT / "scripts" / "options.py")], ["-c", BEFORE + option.about + EVERYWHERE]):
         done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_field_is_in_the_plan_or_on_the_list_of_those_that_are_not() -> None:
-    assert CONVERTED.isdisjoint(NOT_STORED) and NOT_STORED.isdisjoint(COPIED)
-    assert {*RunSpec.__struct_fields__} == {*CONVERTED, *NOT_STORED, *COPIED}
+    groups = [*CONVERTED, *NOT_STORED, *COPIED, *COPIED_LIMITS]
+    assert sorted(groups) == sorted(RunSpec.__struct_fields__)
+
+
+def test_the_plan_reads_every_field_that_it_converts() -> None:
+    asked = Recorder(prompt="hi")
+    to_plan(cast("Any", asked))
+    assert {"messages"} | asked.read == {*CONVERTED, *COPIED, *COPIED_LIMITS}
+
+
+def test_limits_are_not_the_usual_ones_if_anything_that_they_hold_was_asked() -> None:
+    asked = Recorder()
+    limits_asked(cast("Any", asked), ())
+    assert asked.read == {*IN_LIMITS}
+
+
+def test_every_limit_has_a_rule_or_is_the_agents_own() -> None:
+    assert sorted([*WITHIN, *COPIED_LIMITS, *AGENTS, *PLANNED]) == sorted(Limits.__struct_fields__)
+
+
+class Recorder:
+    """A spec without anything but what is given, which records what is asked of it."""
+
+    def __init__(self, **given: object) -> None:
+        self.given, self.read = given, set[str]()
+
+    def __getattr__(self, name: str) -> object:
+        self.read.add(name)
+        return self.given.get(name)

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from weftline.agent.context import Entered
 from weftline.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
-from weftline.runtime.clock import SystemClock
 from weftline.runtime.recovery import remove_unnamed_contents
-from weftline.store import open_store
-from weftline.store.base import Store
 from weftline.store.database import Query, one
-from weftline.store.memory import MemoryStore
 from weftline.store.records import thread_files as rows
 from weftline.store.records.thread_files import CHUNK_BYTES
+<<<<<<< HEAD
+=======
 from weftline.threads.definitions.agents import AgentDefinition, SideConfig
-from weftline.threads.env import Env
+from weftline.threads.definitions.prompts import define_prompt
 from weftline.threads.registry import Registry
+from weftline.threads.speakers import Speaker
+>>>>>>> main
 from weftline.threads.state import BlockingThread, LiveThread
-from weftline.workspace import threads, workspaces
+from weftline.workspace import threads
 from weftline.workspace.context import FileLimits, Workspaces
-from weftline.workspace.threads import ThreadDraft
 
+<<<<<<< HEAD
+from .conftest import state_of
+=======
 MB = 1024 * 1024
 DRAFT = ThreadDraft(name="t", agent=None, spec=b"{}")
 AGENT = AgentDefinition(name="a", side_a=SideConfig(prompt="a"))
+PROMPT = define_prompt(name="a", model="fast", tool_description="A.", prompt="Be kind.")
+SPEAKER = Speaker("a/a", AGENT, PROMPT, AGENT.side_a)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -48,12 +52,14 @@ async def at(store: Store) -> Workspaces:
 
 async def state_of(at: Workspaces, slug: str = "acme") -> LiveThread:
     row = await threads.create(at, await workspaces.ensure(at, slug), DRAFT)
-    return LiveThread(at, row, Registry(), agent=AGENT, env=Env(at, row), engine=cast("Any", None))
+    speakers = {SPEAKER.name: SPEAKER}
+    return LiveThread(at, row, Registry(), speakers=speakers, entered=Entered(), engine=cast("Any", None))
 
 
 @pytest.fixture
 async def state(at: Workspaces) -> LiveThread:
     return await state_of(at)
+>>>>>>> main
 
 
 async def stored(at: Workspaces) -> tuple[int, int, int]:
@@ -348,6 +354,7 @@ async def test_reader_of_a_file_that_is_removed_first_is_told_so(state: LiveThre
         await anext(found)
 
 
+@pytest.mark.requirement("thread.file.large")
 async def test_write_that_is_cut_off_leaves_the_earlier_file(at: Workspaces, state: LiveThread) -> None:
     await state.write_file("/a", b"before")
 
@@ -361,6 +368,7 @@ async def test_write_that_is_cut_off_leaves_the_earlier_file(at: Workspaces, sta
     assert await state.read_file("/a") == b"before" and await stored(at) == (1, 1, 6)
 
 
+@pytest.mark.requirement("thread.file.large")
 async def test_unfinished_content_goes_at_the_next_start(at: Workspaces, state: LiveThread) -> None:
     await state.write_file("/a", b"x" * 2 * CHUNK_BYTES)
 

@@ -239,9 +239,22 @@ async def test_variable_keeps_its_type_and_may_be_empty(api: Api) -> None:
 
 @pytest.mark.requirement("thread.variable.missing_at_call")
 async def test_tool_without_its_variable_does_not_run(api: Api) -> None:
-    missing = await said(api, await thread(api, "needs"))
+    made = await thread(api, "needs", env={"KEY": "k"})
+    assert await said(api, made) == "k"
+    await api.call("DELETE", f"threads/{made}/env/KEY")
+    missing = await said(api, made)
     assert "KEY" in missing and "cannot run" in missing
-    assert await said(api, await thread(api, "needs", env={"KEY": "k"})) == "k"
+
+
+@pytest.mark.parametrize("path", ["threads", "agent-sessions", "agent-runs"])
+async def test_thread_is_not_created_without_its_variables(api: Api, path: str) -> None:
+    body = {"agentId": "needs", "prompt": "Go."} if path == "agent-runs" else {"agentId": "needs"}
+    refused = await api.post(path, body)
+    check_error(refused, 400, "missing_variable")
+    assert 'KEY (tool "needs_key")' in refused.json["message"]
+    assert (await api.get("threads")).json["threads"] == []
+    await api.call("PUT", "env/KEY", {"value": "of the workspace"})
+    assert (await api.post(path, body)).status in (201, 202)
 
 
 @pytest.mark.requirement("thread.message.fields")

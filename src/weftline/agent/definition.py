@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Typed
 from weftline.agent import argument_checks
 from weftline.agent.agent_tools import AgentTool, check_names, merged, name_of, to_tool
 from weftline.agent.behavior import Behavior, check_dedup
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weftline.agent.engine.observing import RunObserver
     from weftline.runtime.agent_code.seats import Seat
     from weftline.runtime.engine import Engine
+    from weftline.store.records.threads import ThreadRow
     from weftline.workspace.context import Workspaces
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -44,7 +45,22 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
-OnThread: TypeAlias = "Callable[[Workspaces, Engine, RunInfo], AbstractAsyncContextManager[Any]]"
+class OnThread(Protocol):
+    """The threads of an agent whose runs all have one: opens that of a run, as long as the run is in memory.
+
+    `check` and `begin` are those of `weftline.workspace.code_agents.ThreadRules`.
+    """
+
+    def __call__(
+        self, at: Workspaces, engine: Engine, info: RunInfo, entered: Entered, /
+    ) -> AbstractAsyncContextManager[Any]: ...
+    async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None: ...
+    async def begin(self, at: Any, engine: Any, row: Any, /) -> None: ...
+    async def state(self, at: Workspaces, engine: Engine, row: ThreadRow, /) -> Any:
+        """Returns the thread's state for code outside of runs."""
+        ...
+
+
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 

@@ -16,6 +16,7 @@ from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine, EntryBatch, Observer
+from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
@@ -38,6 +39,10 @@ class ThreadEngine(Protocol):
         ...
 
     async def observe(self, observer: Observer) -> Callable[[], None]: ...
+
+    async def _state_of(self, row: ThreadRow) -> Any:
+        """The state of a thread, for its agent's code."""
+        ...
 
     @property
     def workspaces(self) -> Workspaces: ...
@@ -137,6 +142,18 @@ class Thread:
             await threads.end(at, host, await threads.by_key(at, await self.key()), requested_by=by)
 
         await self._engine._on_engine_loop(work)
+
+    async def state(self) -> Any:
+        """The thread's state, a `weftline.threads.ThreadState`, for code outside of runs.
+
+        It belongs to the engine's event loop. Raises `InvalidRequest` unless its agent is one of a folder.
+        """
+
+        async def work() -> Any:
+            row = await threads.by_key(self._engine.workspaces, await self.key())
+            return await self._engine._state_of(row)
+
+        return await self._engine._on_engine_loop(work)
 
     async def key(self) -> int:
         """Returns the key of the thread. Raises `NotFound` for an unknown id; an unknown name creates a thread."""

@@ -73,6 +73,7 @@ async def _create(
     whole = await effective(app.workspaces, principal, agent_id, own, replaces=principal.may_change_agents)
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     await check_plan(app.engine, plan, workspace=principal.workspace, unknown=body.unknown)
+    await _check_thread(app.workspaces, principal.workspace, agent_id)
     draft = ThreadDraft(name=plan.name, agent=agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata)
     return await threads.create(app.workspaces, principal.workspace, draft, idempotency=idempotency)
 
@@ -84,8 +85,16 @@ async def session_of_context(app: Host, agent: AgentRow, context: str) -> Thread
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     await check_plan(app.engine, plan, workspace=agent.workspace)
+    await _check_thread(app.workspaces, agent.workspace, agent.id)
     draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
     return await threads.of_context(app.workspaces, agent.workspace, draft)
+
+
+async def _check_thread(at: Workspaces, workspace: int, agent_id: str | None) -> None:
+    """Refuses a thread of an agent that needs variables which nothing provides."""
+    code = at.code.by_id(agent_id)
+    if code is not None and code.threads is not None:
+        await code.threads.check(at, workspace, user=None, env={})
 
 
 async def send_message(

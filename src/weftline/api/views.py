@@ -52,6 +52,10 @@ async def run_summary(engine: StoredRuns, row: RunRow, *, max_bytes: int | None 
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
 
+async def listed_run(engine: StoredRuns, row: RunRow) -> run_responses.ListedRun:
+    return run_responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
+
+
 async def awaits_of(engine: StoredRuns, row: RunRow) -> list[awaits.OpenAwait]:
     """Returns what the run, and those below it, ask people."""
     if row.ended_at is not None:

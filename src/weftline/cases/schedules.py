@@ -6,11 +6,11 @@ The runs of a schedule are checked when it is stored, and created like any other
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
@@ -53,6 +53,8 @@ from weftline.workspace.cron import MAX_CHARS
 
 MAX_PER_WORKSPACE = 1_000
 MAX_SPEC_BYTES = 256 * KB
+FOLDER = "folder"
+"""Who requests the runs of schedules that a folder of agents defines."""
 _EXAMPLE = {SCHEDULE_KEY: "sch_" + 20 * "0", TIME_KEY: iso(0)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_YEAR = 9000
@@ -362,6 +364,57 @@ async def rows_of(at: Workspaces, caller: Caller) -> list[ScheduleSummary]:
     """Those of the agents on the caller's allow-list, or else all; oldest first."""
     found = await at.records.read(schedules.of_workspace(caller.workspace))
     return [row for row in found if owns(caller, row.agent)]
+
+
+class DefinedSchedule(Protocol):
+    """A schedule that a folder of agents defines."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def cron(self) -> str: ...
+    @property
+    def timezone(self) -> str: ...
+    @property
+    def prompt(self) -> str: ...
+
+
+class _Everybody(Struct, frozen=True):
+    """Who may use all agents of a workspace."""
+
+    workspace: int
+    agents: tuple[str, ...] = ()
+
+
+async def keep_defined(at: Workspaces, workspace: int, wanted: Iterable[DefinedSchedule]) -> None:
+    """Makes the schedules that the server's folder defines those of a workspace.
+
+    One that was defined earlier, but is not any more, is removed. One that a person has paused stays so.
+    """
+    by, now = _Everybody(workspace), at.clock.now_us()
+    columns: dict[str, ScheduleColumns] = {}
+    for one in wanted:
+        spec = encode({"agentId": one.agent, "prompt": one.prompt})
+        work, _, _ = await checked_work(at, by, spec, requested_by=FOLDER)
+        timing = Timing(cron=one.cron, timezone=one.timezone)
+        id = _id_of(IdempotencyKey(FOLDER, f"{FOLDER}:{one.name}", b""), workspace=workspace)
+        columns[id] = _columns(one.name, timing, work, enabled=True, next_at=timing.next(now))
+
+    def query() -> Query[None]:
+        for row in (yield from schedules.of_workspace(workspace)):
+            if row.requested_by == FOLDER and row.id not in columns:
+                yield from schedules.delete(row.key)
+        for id, new in columns.items():
+            row = yield from schedules.by_id(id, workspace=workspace)
+            if row is None:
+                yield from schedules.insert(id, new, workspace=workspace, digest=b"", now=now)
+            elif any(getattr(row, one) != getattr(new, one) for one in ("name", "agent", "spec", "cron", "timezone")):
+                kept = new if row.enabled else replace(new, enabled=False, next_at=None)
+                yield from schedules.update(row.key, kept, now=now)
+
+    await at.records.write(query())
 
 
 def work_of(row: ScheduleRow) -> Work:

@@ -16,7 +16,7 @@ from pydantic import Field
 from weftline.api.planning import RunSpec, check_plan, effective, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.cases.base import Host, Page, Repeatable, Sent, find_thread, require_accepting
-from weftline.errors import NotFound, invalid_field
+from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.store.database import Query
 from weftline.store.records import thread_state
@@ -30,23 +30,16 @@ from weftline.wire.responses import Time, Warnings, iso, iso_or_none
 from weftline.work.heavy import parsed
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Workspaces
+from weftline.workspace.thread_starting import MAX_TAGS, TAG, ThreadStart, start_thread, tag_key
 from weftline.workspace.thread_state import (
     MAX_ENV_BYTES,
     MAX_VALUES,
-    checked_key,
     opened,
     put_env,
-    put_value,
     set_thread_env,
     set_value,
-    value_json,
 )
-from weftline.workspace.threads import ThreadDraft
 
-TAG = "tag:"
-"""Tags are metadata of the thread under this prefix, and found by its index."""
-MAX_TAGS = 16
-MAX_TAG_CHARS = 64
 Status = Literal["active", "terminated"]
 
 
@@ -137,16 +130,19 @@ async def create(on: Host, by: Principal, sent: Repeatable[ThreadModel]) -> Crea
         whole = await effective(at, by, agent_id, own, replaces=by.may_change_agents)
         plan = await parsed(partial(plan_of, at), whole.spec)
         await check_plan(on.engine, plan, workspace=by.workspace, unknown=body.unknown)
-        draft = ThreadDraft(
-            name=fields.name or plan.name,
+        given = ThreadStart(
             agent=agent_id,
+            name=fields.name or plan.name,
+            user=fields.user_id,
+            env=fields.env,
+            values=fields.values,
+            tags=fields.tags,
             spec=whole.spec,
             headers=whole.headers,
-            metadata=dict.fromkeys(map(_tag, fields.tags), ""),
-            user=fields.user_id,
-            keeps="all",
         )
-        row = await threads.create(at, by.workspace, draft, idempotency=once, also=_state(on, by.workspace, fields))
+        code = at.code.by_id(agent_id)
+        rules = None if code is None else code.threads
+        row = await start_thread(at, by.workspace, given, engine=on.engine, rules=rules, once=once)
     shown = await _shown(on, row)
     return CreatedThread(*[getattr(shown, name) for name in ThreadView.__struct_fields__], warnings=warnings)
 
@@ -172,7 +168,7 @@ async def index(
         limit=page.limit + 1,
         agents=allowed,
         ended=None if status is None else status == "terminated",
-        metadata=() if tag is None else ((_tag(tag), ""),),
+        metadata=() if tag is None else ((tag_key(tag), ""),),
         user=user_id,
     )
     found = await threads.page(on.workspaces, wanted)
@@ -188,24 +184,6 @@ async def read(on: Host, by: Principal, thread_id: str) -> ThreadView:
 async def delete(on: Host, by: Principal, thread_id: str) -> None:
     thread = await find_thread(on, by, thread_id)
     await threads.end(on.workspaces, on.engine, thread, requested_by=by.who)
-
-
-def _state(on: Host, workspace: int, fields: ThreadModel) -> threads.Also:
-    values = {checked_key(key): value_json(key, value) for key, value in fields.values.items() if value is not None}
-
-    def also(row: ThreadRow) -> Query[None]:
-        for key, value in values.items():
-            yield from put_value(row.key, key, value)
-        for name, value in fields.env.items():
-            yield from put_env(on.workspaces, workspace, thread_state.of_thread(row.key), name, value)
-
-    return also
-
-
-def _tag(tag: str) -> str:
-    if not 0 < len(tag) <= MAX_TAG_CHARS:
-        raise invalid_field("tags", f"a tag has 1 to {MAX_TAG_CHARS} characters.")
-    return TAG + tag
 
 
 async def _shown(on: Host, row: ThreadRow) -> ThreadView:

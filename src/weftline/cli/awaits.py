@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import click
 
 from weftline.cli.output import DB, JSON, Form, list_forms, show_list
-from weftline.cli.reach import AtServer, Reached, named, reach
+from weftline.cli.reach import Reached, named, reach
 from weftline.cli.run_lookup import path_of, whole_id
 from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.errors import InvalidRequest, NotFound
@@ -30,8 +30,7 @@ def open_awaits(
 def _asked(at: Reached, filters: Mapping[str, str | None]) -> list[dict[str, Any]]:
     names = {"run": "runId", "agent": "agentId"}
     query = {names.get(name, name): value for name, value in filters.items()}
-    places = [at] if at.workspace is not None or isinstance(at, AtServer) else map(at.of, at.slugs())
-    return [one for place in places for one in place.items("/awaits", "awaits", **query)]
+    return [one for place in at.places() for one in place.items("/awaits", "awaits", **query)]
 
 
 def respond(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
@@ -41,7 +40,7 @@ def respond(ref: str, body: dict[str, Any], *, url: str | None, workspace: str |
         run = whole_id(at, start)
         if not id:
             run, id = _only(_asked(at, {"run": run}), ref)
-        done = at.post(f"{path_of(run)}/awaits/{named(id)}", body, once=True)
+        done = at.post_once(f"{path_of(run)}/awaits/{named(id)}", body)
     click.echo(json.dumps(done) if as_json else done["outcome"])
 
 

@@ -26,7 +26,7 @@ def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str 
 
     The beginning of the run's id is enough.
     """
-    from weftline.cli.reach import AtServer, reach
+    from weftline.cli.reach import reach
     from weftline.cli.run_lookup import path_of, whole_id
 
     if (run_id is None) is not in_doubt:
@@ -35,8 +35,7 @@ def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str 
         if run_id is not None:
             found = [*at.items(f"{path_of(whole_id(at, run_id))}/calls", "calls", contents="true")]
         else:
-            places = [at] if workspace is not None or isinstance(at, AtServer) else map(at.of, at.slugs())
-            found = [call for place in places for call in place.items("/calls", "calls", contents="true")]
+            found = [call for place in at.places() for call in place.items("/calls", "calls", contents="true")]
     named = [{"ref": f"{one['runId']}/{one['toolUseId']}", **one} for one in found]
     of_one_run = run_id is not None
     show_list(

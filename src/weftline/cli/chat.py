@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -17,6 +17,7 @@ from weftline.cli.output import CODE
 if TYPE_CHECKING:
     from weftline.agent._sync import SyncRun
     from weftline.agent.agent import Agent
+    from weftline.agent.engine.engine import Engine
     from weftline.events import AwaitOpened
     from weftline.messages import Message
 
@@ -29,17 +30,34 @@ _BY = "terminal"
 @click.argument("app", type=CODE)
 @click.option("--agent", "name", metavar="NAME", help="Which of its agents. [default: the only one]")
 def command(app: str, name: str | None) -> None:
-    """Talk to an agent from a Python file, in this process. Nothing is kept.
+    """Talk to an agent from a Python file or a folder of agents, in this process. Nothing is kept.
 
-    APP is a file, a folder of files, `package.module` or `package.module:name`.
+    APP is a file, a folder of files, `package.module` or `package.module:name`, or a folder of agents: `desk`, or
+    `desk:triage` for one of several.
 
     Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
     """
     from weftline.agent.loader import load_agents
     from weftline.server.logs import configure_logs
+    from weftline.threads.project import is_project
 
     configure_logs("error")
-    _talk(_chosen(load_agents(app).agents, name))
+    folder, _, named = (app, "", "") if is_project(app) else app.rpartition(":")
+    if folder and is_project(folder):
+        _talk_on_thread(folder, name or named or None)
+    else:
+        _talk(_chosen(load_agents(app).agents, name), _InMemory())
+
+
+def _talk_on_thread(folder: str, name: str | None) -> None:
+    from weftline.agent.engine.engine import Engine
+    from weftline.agent.sync import blocking
+    from weftline.threads.checking import load_project
+
+    with Engine(project=load_project(folder)) as engine:
+        agent = _chosen(cast("dict[str, Agent[Any, Any]]", engine.agents), name)
+        thread = blocking(lambda: engine.create_thread(agent.name or ""), engine=engine)
+        _talk(agent, _OnThread(engine, thread.name))
 
 
 def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, Any]:
@@ -55,17 +73,44 @@ def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, 
     return agents[name]
 
 
-def _talk(agent: Agent[Any, Any]) -> None:
+class _InMemory:
+    """A conversation that the terminal keeps."""
+
+    def __init__(self) -> None:
+        self._messages: Sequence[Message] = ()
+
+    @contextmanager
+    def asked(self, agent: Agent[Any, Any], line: str) -> Generator[SyncRun[Any]]:
+        with agent.stream_sync(line, messages=self._messages) as run:
+            yield run
+            self._messages = run.result().messages
+
+
+class _OnThread:
+    """A conversation on a thread of an engine."""
+
+    def __init__(self, engine: Engine, thread: str) -> None:
+        self._engine = engine
+        self._thread = thread
+
+    @contextmanager
+    def asked(self, agent: Agent[Any, Any], line: str) -> Generator[SyncRun[Any]]:
+        with agent.stream_sync(line, engine=self._engine, thread=self._thread) as run:
+            yield run
+            run.result()
+
+
+def _talk(agent: Agent[Any, Any], conversation: _InMemory | _OnThread) -> None:
     from weftline.cli.terminal import clean, styled
     from weftline.errors import WeftlineError
 
     click.echo(styled(f"{agent.name}: Ctrl-C cancels an answer, /quit exits.", sys.stderr, dim=True), err=True)
-    messages: Sequence[Message] = ()
     while (line := _line()) is not None:
         if not line:
             continue
         try:
-            messages = _answer(agent, line, messages)
+            with conversation.asked(agent, line) as run:
+                _show(run)
         except KeyboardInterrupt:
             click.echo(styled("\n(cancelled)", sys.stderr, dim=True), err=True)
         except WeftlineError as error:
@@ -88,34 +133,32 @@ def _line() -> str | None:
         return None if line in _QUIT else line
 
 
-def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> Sequence[Message]:
-    """Shows the answer as it is written; returns the conversation including it."""
+def _show(run: SyncRun[Any]) -> None:
+    """Shows the answer as it is written."""
     from weftline.cli.terminal import clean, on_one_line, styled
     from weftline.events import AwaitOpened, CallFinished, CallOpened, TextDelta, TurnFinished, TurnRestarted
 
     width = shutil.get_terminal_size().columns - 1
     asked: dict[str, str] = {}
-    with agent.stream_sync(line, messages=messages) as run:
-        for event in run.events(children=True):
-            if event.run_id != run.id and not isinstance(event, AwaitOpened):
-                continue  # a subagent's work is shown as one call
-            match event:
-                case AwaitOpened():
-                    _ask(run.below(event.run_id), event)
-                case TextDelta():
-                    click.echo(clean(event.text), nl=False)
-                case TurnRestarted():
-                    click.echo(styled("\n(once more)", dim=True))
-                case TurnFinished(text=text) if text:
-                    click.echo()
-                case CallOpened():
-                    asked[event.call_id] = json.dumps(event.args, ensure_ascii=False)
-                case CallFinished():
-                    summary = f"[{event.name} {asked.get(event.call_id, '')} -> {event.result}]"
-                    click.echo(styled(on_one_line(summary, width), dim=event.ok, fg=None if event.ok else "red"))
-                case _:
-                    pass
-        return run.result().messages
+    for event in run.events(children=True):
+        if event.run_id != run.id and not isinstance(event, AwaitOpened):
+            continue  # a subagent's work is shown as one call
+        match event:
+            case AwaitOpened():
+                _ask(run.below(event.run_id), event)
+            case TextDelta():
+                click.echo(clean(event.text), nl=False)
+            case TurnRestarted():
+                click.echo(styled("\n(once more)", dim=True))
+            case TurnFinished(text=text) if text:
+                click.echo()
+            case CallOpened():
+                asked[event.call_id] = json.dumps(event.args, ensure_ascii=False)
+            case CallFinished():
+                summary = f"[{event.name} {asked.get(event.call_id, '')} -> {event.result}]"
+                click.echo(styled(on_one_line(summary, width), dim=event.ok, fg=None if event.ok else "red"))
+            case _:
+                pass
 
 
 def _ask(run: SyncRun[object], asked: AwaitOpened) -> None:

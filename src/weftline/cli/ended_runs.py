@@ -228,5 +228,5 @@ def fork(
     from weftline.cli.run_lookup import path_of, whole_id
 
     with reach(db, url=chosen_url(url), workspace=workspace, writes=True) as at:
-        forked = at.post(f"{path_of(whole_id(at, run_id))}/fork", changes, once=True)["runId"]
+        forked = at.post_once(f"{path_of(whole_id(at, run_id))}/fork", changes)["runId"]
     click.echo(json.dumps({"run": forked, "turn": turn}) if as_json else forked)

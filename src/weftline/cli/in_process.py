@@ -95,7 +95,8 @@ async def local_engine(
             raise
         stack.push_async_callback(engine.stop, drain_s=_DRAIN_S)
         if db is not None:
-            own_socket = OwnSocket(store, lambda: app_beside(engine, store, catalogs))
+            forget_logins = dialled.pool.forget_logins
+            own_socket = OwnSocket(store, lambda: app_beside(engine, store, catalogs, logins_changed=forget_logins))
             await own_socket.start()
             stack.push_async_callback(own_socket.stop)
         yield LocalHost(engine, workspaces, _of_file(available, tools))

@@ -6,11 +6,12 @@ open, the same application answers in this process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 from urllib.parse import quote, urlencode
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from weftline.client import AsyncClient
+    from weftline.store.base import ReadStore
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[str, str, bytes | None], bytes]
@@ -37,38 +39,36 @@ _TRIES, _PAUSE_S = 5, 0.2
 """How often the owner of a store is tried that does not listen yet."""
 
 
-class Reached:
-    """A server, the process that has the store open, or the store itself. Paths are below the workspace.
+class Reached(ABC):
+    """A server or a store, as every command can use it. Paths are below the workspace.
 
     Raises `WeftlineError` for a refusal; its `details` have the `answered` status.
     """
 
-    def __init__(self, send: Send, workspace: str | None) -> None:
-        self._send = send
+    same_version: ClassVar[bool]
+    """Whether it is of this version. Another one may name runs differently, and may not find the beginnings of ids."""
+
+    def __init__(self, workspace: str | None) -> None:
         self.workspace = workspace
 
-    def of(self, workspace: str | None) -> Reached:
-        """The same in another workspace."""
-        return Reached(self._send, workspace)
+    @abstractmethod
+    def call(
+        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Any = None
+    ) -> Any: ...
+
+    @abstractmethod
+    def post_once(self, path: str, body: Any) -> Any:
+        """The same as `post` for what must not happen twice, although an answer may get lost on the way."""
+
+    @abstractmethod
+    def places(self) -> Iterable[Reached]:
+        """Returns the workspaces that a command for all of them goes through."""
 
     def get(self, path: str, **query: str | int | None) -> Any:
         return self.call("GET", path, query=query)
 
-    def post(self, path: str, body: Any = None, *, once: bool = False) -> Any:
-        """With `once`, a server in `--url` may be asked again if its answer gets lost."""
-        return self.call("POST", path, body=body, once=once)
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int | None] | None = None,
-        body: Any = None,
-        once: bool = False,
-    ) -> Any:
-        target = f"{_API}/{quote(self.workspace or _EVERY, safe='')}{path}{_query(query)}"
-        return self._exchange(method, target, body)
+    def post(self, path: str, body: Any = None) -> Any:
+        return self.call("POST", path, body=body)
 
     def items(self, path: str, field: str, **query: str | int | None) -> Iterator[dict[str, Any]]:
         """Yields the items of a list, page by page, so that nobody need hold all of them at once."""
@@ -90,13 +90,35 @@ class Reached:
             return error.details["answered"] != NotFound("").status
         return True
 
+
+class AtStore(Reached):
+    """The process that has the store open, or the store itself; the command is the operator's."""
+
+    same_version = True
+
+    def __init__(self, send: Send, workspace: str | None) -> None:
+        super().__init__(workspace)
+        self._send = send
+
+    def call(
+        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Any = None
+    ) -> Any:
+        target = f"{_API}/{quote(self.workspace or _EVERY, safe='')}{path}{_query(query)}"
+        return self._exchange(method, target, body)
+
+    def post_once(self, path: str, body: Any) -> Any:
+        return self.post(path, body)  # nobody repeats it: whether it took effect is for the person to find out
+
+    def places(self) -> Iterable[Reached]:
+        return [self] if self.workspace is not None else (AtStore(self._send, slug) for slug in self.slugs())
+
     def operate(
         self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Any = None
     ) -> Any:
         """Sends what only the operator can do."""
         return self._exchange(method, f"{_OPERATOR}/{path}{_query(query)}", body)
 
-    def ensure(self) -> Reached:
+    def ensure(self) -> AtStore:
         """Creates the workspace if it is new."""
         self.operate("PUT", f"workspaces/{named(self.workspace or '')}")
         return self
@@ -112,8 +134,10 @@ class Reached:
 class AtServer(Reached):
     """The server in `--url`, whose workspace is that of the key unless one is named."""
 
+    same_version = False
+
     def __init__(self, client: AsyncClient, runner: Runner, workspace: str | None) -> None:
-        super().__init__(_nowhere, workspace)
+        super().__init__(workspace)
         self.client = client
         self._runner = runner
 
@@ -128,43 +152,51 @@ class AtServer(Reached):
             raise as_command_error(error) from None
 
     def call(
+        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Any = None
+    ) -> Any:
+        return self._ask(method, path, query=query, body=body)
+
+    def post_once(self, path: str, body: Any) -> Any:
+        from secrets import token_urlsafe
+
+        return self._ask("POST", path, body=body, key=token_urlsafe(18))
+
+    def places(self) -> Iterable[Reached]:
+        return [self]
+
+    def _ask(
         self,
         method: str,
         path: str,
         *,
         query: Mapping[str, str | int | None] | None = None,
         body: Any = None,
-        once: bool = False,
+        key: str | None = None,
     ) -> Any:
-        from secrets import token_urlsafe
-
+        """With an idempotency `key`, the client asks again if the answer gets lost."""
         pairs = [(name, str(value)) for name, value in (query or {}).items() if value is not None]
         sent = None if body is None else encode(body)
-        key = token_urlsafe(18) if once else None
         return decode(self.run(self.client.http.call(method, path, query=pairs, body=sent, idempotency_key=key)))
 
 
-def _nowhere(method: str, target: str, body: bytes | None) -> bytes:
-    raise AssertionError("only the operator sends this")
-
-
-@contextmanager
+@overload
+def reach(db: Path, *, workspace: str | None = None, writes: bool = False) -> AbstractContextManager[AtStore]: ...
+@overload
+def reach(
+    db: Path, *, url: str | None, workspace: str | None = None, writes: bool = False
+) -> AbstractContextManager[Reached]: ...
 def reach(
     db: Path, *, url: str | None = None, workspace: str | None = None, writes: bool = False
-) -> Generator[Reached]:
+) -> AbstractContextManager[Reached]:
     """Reaches the server at `url`, or else whoever has the store open, or else the store.
 
     A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
-    with ExitStack() as stack:
-        if url is not None:
-            yield stack.enter_context(_at_server(url, workspace))
-        else:
-            yield Reached(stack.enter_context(_local(db, writes=writes)), workspace)
+    return _at_store(db, workspace, writes=writes) if url is None else _at_server(url, workspace)
 
 
 @contextmanager
-def reach_if_running(db: Path) -> Generator[Reached | None]:
+def reach_if_running(db: Path) -> Generator[AtStore | None]:
     """Reaches whoever has the store open; None if nobody answers."""
     try:
         connection = _connected(db)
@@ -174,7 +206,7 @@ def reach_if_running(db: Path) -> Generator[Reached | None]:
         yield None
         return
     with connection:
-        yield Reached(connection.send_request, None)
+        yield AtStore(connection.send_request, None)
 
 
 @contextmanager
@@ -191,6 +223,12 @@ def _at_server(url: str, workspace: str | None) -> Generator[AtServer]:
             yield AtServer(client, runner, workspace)
         finally:
             runner.run(stack.aclose())
+
+
+@contextmanager
+def _at_store(db: Path, workspace: str | None, *, writes: bool) -> Generator[AtStore]:
+    with _local(db, writes=writes) as send:
+        yield AtStore(send, workspace)
 
 
 @contextmanager
@@ -307,7 +345,7 @@ class _Reading:
 
 
 @contextmanager
-def _in_process(store: Any) -> Generator[Send]:
+def _in_process(store: ReadStore) -> Generator[Send]:
     """Answers in this process, on a store that it has opened."""
     import asyncio
     from getpass import getuser

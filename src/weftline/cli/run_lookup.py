@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weftline import labels
-from weftline.cli.reach import AtServer, Reached, named
+from weftline.cli.reach import Reached, named
 from weftline.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -75,12 +75,11 @@ def list_runs(at: Reached, wanted: RunQuery) -> RunList:
 
 def whole_id(at: Reached, start: str) -> str:
     """Returns the id that `start` is, or begins. Raises `InvalidRequest` if it matches several runs."""
-    remote = isinstance(at, AtServer)
     if not labels.is_possible(start):
-        if remote:
+        if not at.same_version:
             return start  # the server reports any problem with it
         raise NotFound(f"There is no run {start!r}.")
-    if remote and at.exists(path_of(start)):
+    if not at.same_version and at.exists(path_of(start)):
         return start
     page = at.get("/agent-runs", idPrefix=start, limit=2)
     # A server without `idPrefix` also lists others.

@@ -16,7 +16,7 @@ from weftline.runtime import ids
 from weftline.store.rows import Copied, Unreadable
 
 if TYPE_CHECKING:
-    from weftline.cli.reach import Reached
+    from weftline.cli.reach import AtStore
     from weftline.store.rows import Salvaged
 
 
@@ -213,7 +213,7 @@ def vacuum(db: Path, as_json: bool) -> None:
     click.echo(json.dumps({"bytes": freed}) if as_json else f"{freed:,} bytes were returned to the disk.")
 
 
-def shrink(at: Reached) -> int:
+def shrink(at: AtStore) -> int:
     """Runs all steps; returns how many bytes they freed."""
     freed = 0
     while count := at.operate("POST", "store/shrink")["bytes"]:

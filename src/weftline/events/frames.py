@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.events.classes import AnyEvent
+from weftline.events import classes as events
+from weftline.events.classes import AnyEvent, Event
 from weftline.events.details import AnyDetail, Detail
 from weftline.events.parts import iso
 from weftline.events.project import OBSERVED_AS_STORED, STORED, project
 from weftline.events.project_details import DetailProjection, key_of
-from weftline.events.wire import ENDS, encode_detail, encode_event
+from weftline.events.wire import ENDS, ROWS_OF, encode_detail, encode_event
 from weftline.framing import one_line
 from weftline.kernel.entries import Fact
 from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
@@ -64,16 +65,17 @@ def _head(event: str) -> bytes:
     return b'id: %%d\nevent: %b\ndata: {"seq":%%d,"type":"%b",' % (name, name)
 
 
-def _splice(type: str, *, reads: bool = False) -> Splice:
-    return Splice(type, _head(type), reads=reads)
+def _splice(event: type[Event], *, reads: bool = False) -> Splice:
+    (row,) = ROWS_OF[event]
+    return Splice(row.type, _head(row.type), reads=reads)
 
 
 OBSERVED: dict[str, Splice] = {
-    TEXT_DELTA: _splice("assistant_delta"),
-    THINKING_DELTA: _splice("thinking_delta"),
-    PROVIDER_CALL: _splice("tool_result", reads=True),
-    TOOL_PROGRESS: _splice("tool_progress", reads=True),
-    TOOL_NOTE: _splice("note", reads=True),
+    TEXT_DELTA: _splice(events.TextDelta),
+    THINKING_DELTA: _splice(events.ThinkingDelta),
+    PROVIDER_CALL: _splice(events.ProviderCalled, reads=True),
+    TOOL_PROGRESS: _splice(events.CallProgress, reads=True),
+    TOOL_NOTE: _splice(events.Note, reads=True),
 }
 """The observations that every stream has, by their kinds. A dialect with other frames has a table like this one."""
 

@@ -100,13 +100,8 @@ EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 OnDeploy: TypeAlias = Literal["adopt", "pin", "ask"]
 """What happens to a run whose code has changed: it adopts the new code, waits for the old, or asks a person."""
-_STRICTNESS: dict[OnDeploy, int] = {"adopt": 0, "ask": 1, "pin": 2}
 Part: TypeAlias = Literal["prompt", "tools", "code"]
 PARTS: tuple[Part, ...] = ("prompt", "tools", "code")
-
-
-def stricter(one: OnDeploy, other: OnDeploy) -> OnDeploy:
-    return one if _STRICTNESS[one] >= _STRICTNESS[other] else other
 
 
 class Digests(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

@@ -52,6 +52,14 @@ def is_last_side_turn(s: State) -> bool:
     return seats is not None and most is not None and seats.taken >= most
 
 
+def goes_round(s: State) -> bool:
+    """Returns True if agents only hand over to each other. A loop of calls does not show it: the guard skips a turn now
+    and then, after which the calls are in another order.
+    """
+    seats, limits = s.seats, s.limits
+    return seats is not None and bool(limits.loop_soft) and seats.handoffs >= 2 * limits.loop_hard
+
+
 def stopped(s: State) -> Decision:
     return end(s, "succeeded", reason=s.guards.final or STOPPED)
 
@@ -165,7 +173,8 @@ def seated(s: State, head: SeatTaken, at: int) -> State | None:
     now = Seats(head.seat, seats.taken + 1, of_a=seats.of_a, of_b=seats.of_b)
     if head.why == "start":
         now = replace(now, forced=seats.forced)
-    now = replace(now, stopped=seats.stopped, stopped_by=seats.stopped_by)
+    handoffs = seats.handoffs + (head.why == "handoff")
+    now = replace(now, handoffs=handoffs, stopped=seats.stopped, stopped_by=seats.stopped_by)
     guards = s.guards
     if head.why != "handoff":  # two sides that say the same do not repeat themselves; agents that hand over may
         guards = replace(guards, streak=type(guards.streak)())

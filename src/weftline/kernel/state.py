@@ -246,6 +246,8 @@ class Seats(Room, frozen=True):
     of_b: int = 0
     closing: str = ""
     """Why the next answer is the last of the side turn; empty if it is not."""
+    handoffs: int = 0
+    """How often one agent has handed over to another."""
     forced: int | None = None
     """The seat that takes the next side turn, if code has said which."""
     stopped: bool = False

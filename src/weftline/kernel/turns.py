@@ -133,6 +133,8 @@ def _reached(s: State) -> FinalReason | None:
         return "max_cost"
     if seating.is_last_side_turn(s):
         return "max_session_turns"
+    if seating.goes_round(s):
+        return "loop_detected"
     return None
 
 

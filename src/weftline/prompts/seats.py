@@ -23,3 +23,7 @@ FAILED_BY_TOOL = "A tool has ended the session as failed."
 
 def asked_on(stop_tool: str) -> str:
     return f"Go on, or call {stop_tool} when your turn is over." if stop_tool else "Go on."
+
+
+def handed_over(agent: str) -> str:
+    return f"The conversation is now with {agent}, who has read it. Answer as {agent} from here on."

@@ -423,7 +423,10 @@ class Conversation(Struct, eq=False, gc=False):
                 if body:
                     self._render(bodies.decode_rendered(body))
             case SeatTaken():
-                self.sides.take(head, bodies.decode_spoken(body) if body else None, at=len(self.messages))
+                said = bodies.decode_spoken(body).text if body else ""
+                if said and self.kept is not None and self.sides.side == "b":
+                    self.kept.add(User.of(said))
+                self.sides.take(head, said, at=len(self.messages))
             case (
                 LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() | SeatClosing() | SeatAskedOn()
             ):
@@ -470,8 +473,10 @@ class Conversation(Struct, eq=False, gc=False):
         self.failure = NO_FAILURE
         for call in head.calls:
             self.calls.ids[call.id] = None
-        if self.kept is not None:
+        if self.kept is not None and self.sides.side == "a":
             self.kept.answer(message, head)
+        elif self.kept is not None and message.text:
+            self.kept.add(User.of(message.text))  # a thread keeps what the other side says as a user's
         self._add(message, size, keep=False)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
@@ -485,7 +490,7 @@ class Conversation(Struct, eq=False, gc=False):
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
-        if self.kept is not None:
+        if self.kept is not None and self.sides.side == "a":
             self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
@@ -521,11 +526,15 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _add(self, message: Message, size: int, *, keep: bool = True) -> None:
         self.messages.append(message)
-        if keep and self.kept is not None:
+        if keep and self.kept is not None and not (self.sides.side == "b" and _is_injected(message)):
             self.kept.add(message)
         if self.view.compacted is not None:
             self.view.add(message)
         self.size += size
+
+
+def _is_injected(message: Message) -> bool:
+    return isinstance(message, User) and message.injected
 
 
 def _in_words(answer: AnswerBody) -> str:

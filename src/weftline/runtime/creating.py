@@ -216,6 +216,7 @@ class RunCreator:
                 slots.append(await once.take_id(workspace, run_id))
             await self.check(plan, workspace=workspace, thread=thread)
             if plan.on_thread and thread is None:
+                await self._tools.check_thread(plan, workspace=workspace)
                 thread = own = await self._own_thread(workspace, plan, metadata)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)

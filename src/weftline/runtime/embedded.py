@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedEngine:
+    """Implements `weftline.runtime.engine.Engine`, which says what each method does, in this process."""
+
     def __init__(
         self,
         store: Store | Path | str,
@@ -299,10 +301,6 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
-
-        A plan that names no model needs a default model only if it `runs_now`.
-        """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
@@ -319,13 +317,11 @@ class EmbeddedEngine:
         return await self._creator.created_before(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         return await self._creator.add_ended(write, last_key=last_key)
 
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
         self._log.require_writable()
         run = await self._load_readable(key)
@@ -344,9 +340,6 @@ class EmbeddedEngine:
         idempotency_key: str = "",
         token: str = "",
     ) -> bool:
-        """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
-        meantime.
-        """
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
         )
@@ -361,7 +354,6 @@ class EmbeddedEngine:
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
-        """Accepts the results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
             key, await_id, results, problems=problems, message_id=message_id, idempotency_key=idempotency_key
         )
@@ -369,34 +361,24 @@ class EmbeddedEngine:
     async def claim(
         self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
     ) -> Leased:
-        """Claims an offered call for a client, for a while."""
         return await self._client_calls.claim(key, call_id, lease_us=lease_us, claim_id=claim_id, by=by)
 
     async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
-        """Extends a lease by its duration, from now on."""
         return await self._client_calls.heartbeat(key, call_id, token)
 
     async def release(self, key: int, call_id: str, token: str) -> None:
-        """Releases a claimed call, which is offered to all clients again."""
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
         self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome:
-        """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_writable()
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
-        """Returns True if neither the run nor any run below it can advance before a person has answered."""
         return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
-        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing.
-
-        Raises `Conflict` (`unsupported_run`) if a run below it, which would have to end first, is left to a newer
-        version.
-        """
         run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
@@ -418,7 +400,6 @@ class EmbeddedEngine:
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing."""
         await self._interrupts.pause(key, reason=reason, requested_by=requested_by, labels=labels)
 
     async def resume(
@@ -430,7 +411,6 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         messages: Sequence[str] = (),
     ) -> None:
-        """Resumes a paused run. The model reads `messages` before its next turn."""
         interrupts = self._interrupts
         await interrupts.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
@@ -444,7 +424,6 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Gives a message to the run at its next turn; calls that have not begun by then are skipped."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
@@ -459,7 +438,6 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Gives a message to the run when it would otherwise end."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key

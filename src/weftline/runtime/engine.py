@@ -92,13 +92,14 @@ class EntryBatch(Struct, eq=False, gc=False):
     newer: bool = False
     key: int = 0
     """The key of the run, in a batch that comes from a commit."""
-    _views: dict[Any, Any] = {}
+    views: dict[Any, Any] = {}
+    """What was made of it and is kept, by what made it; see `view`."""
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
         """The result of `project` for the batch, computed once however many clients follow the run."""
-        if project not in self._views:
-            self._views[project] = project(self)
-        return self._views[project]
+        if project not in self.views:
+            self.views[project] = project(self)
+        return self.views[project]
 
 
 Observer: TypeAlias = Callable[[EntryBatch], object]

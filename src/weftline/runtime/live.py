@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from weftline.kernel.bodies import TurnBody
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOpened, Fact, RunCreated
+from weftline.kernel.seats import SeatTaken
 from weftline.kernel.state import Command, Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
@@ -177,6 +178,7 @@ class Outbox(Struct, eq=False, gc=False):
         write.facts += later.facts
         write.size += later.size
         write.thread_end = later.thread_end or write.thread_end
+        write.seated = later.seated or write.seated
         write.kept += later.kept
         write.keeps = later.keeps if write.keeps is None else write.keeps
         write.progress = max(write.progress, later.progress)
@@ -400,7 +402,7 @@ class LiveRun(Struct, eq=False):
 
 
 NOTED: frozenset[type[Fact]] = frozenset(
-    {RunCreated, AttemptFailed, ContextCompacted, CompactionFailed, AwaitOpened, AwaitClosed}
+    {RunCreated, AttemptFailed, ContextCompacted, CompactionFailed, AwaitOpened, AwaitClosed, SeatTaken}
 )
 
 
@@ -423,6 +425,8 @@ def note_fact(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, s
             write.awaits += (_new_await(run, head, body, at, state=state),)
         case AwaitClosed():
             write.answered += (head.id,)
+        case SeatTaken(why="handoff") if run.thread is not None:
+            write.seated = run.thread, head.name.rpartition("/")[0]
         case _:
             pass
 

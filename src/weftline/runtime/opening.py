@@ -13,6 +13,7 @@ from weftline.errors import Conflict, Unavailable
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.control import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
+from weftline.kernel.seats import SeatTaken
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
@@ -180,6 +181,7 @@ class RunOpener:
         work.catalog = self._models.loaded(run.workspace) or await self._models.load(run.workspace)
         if not run.driving.opened:
             await self._open_toolbox(run)
+        first = await self._first_seat(run)
         history: list[Message] = []
         pinned = History([])
         size = 0
@@ -207,6 +209,8 @@ class RunOpener:
             facts.append(Draft(HistoryPinned(len(history), pinned.through)))
             if summary is not None and summary.upto <= len(history):
                 facts.append(as_fact(summary, work))
+        if first is not None:
+            facts.append(Draft(first))
         if deploy.asks is not None:
             facts.append(deploy.asks)
         if changed:
@@ -223,6 +227,17 @@ class RunOpener:
             run.log.epoch = epoch
             facts[:0] = adoption(run, epoch)
         return facts
+
+    async def _first_seat(self, run: LiveRun) -> SeatTaken | None:
+        """The seat that begins the run, if its thread was handed over to another agent than its own."""
+        state = run.state
+        if state.seats is None or state.seats.taken or run.thread is None:
+            return None
+        agent = await self._names.speaker(run.thread)
+        for index, rule in enumerate(state.limits.seats if agent is not None else ()):
+            if rule.name == f"{agent}/a":
+                return SeatTaken(index, "start", rule.name)
+        return None
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work

@@ -8,7 +8,6 @@ from typing import Literal
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.kernel.bodies import SpokenBody
 from weftline.kernel.seats import SeatRule, SeatTaken
 from weftline.messages import Assistant, Message, Text, User
 
@@ -29,12 +28,18 @@ class Sides(Struct, eq=False, gc=False):
     turns: list[SideTurn] = []
 
     @property
+    def side(self) -> Side:
+        """The side that speaks."""
+        return self.turns[-1].side if self.turns else "a"
+
+    @property
     def are_two(self) -> bool:
         return any(turn.side == "b" for turn in self.turns)
 
-    def take(self, head: SeatTaken, spoken: SpokenBody | None, *, at: int) -> None:
-        if self.turns and spoken is not None:
-            self.turns[-1].said = spoken.text
+    def take(self, head: SeatTaken, said: str, *, at: int) -> None:
+        """Begins a side turn; `said` is what a call has made of the one before."""
+        if self.turns:
+            self.turns[-1].said = said
         self.turns.append(SideTurn(at, head.side))
 
     def seen_by_speaker(self, rules: Sequence[SeatRule], messages: Sequence[Message]) -> Sequence[Message]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weftline.api.cursors import SealedCursors
 from weftline.api.principal import NOBODY
 from weftline.errors import RateLimited, WeftlineError
+from weftline.net.dial import Dialer
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
@@ -31,14 +32,14 @@ from weftline.server.options import ServerOptions
 from weftline.server.request_log import AccessLine, RefusedRequests, UnknownFields, access
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, shown_with, view_with
-from weftline.store.base import Store
+from weftline.store.base import ReadStore
 from weftline.tools.loader import LoadedTool
 from weftline.trace_context import RequestInfo, current_request, incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
 from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
-from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.context import Change, ChangeKind, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
 if TYPE_CHECKING:
@@ -58,29 +59,42 @@ class App:
 
     `operator_routes` loads those that only the operator has; it is called by the first request for one.
 
-    `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
+    `own_tools` returns the tools that runs may name because this process has loaded them. `logins_changed` is called
+    with the workspace whose logins at MCP servers change.
+
+    `dialer` reads files of threads that are elsewhere; `read_document`, the documents by which OAuth clients describe
+    themselves. Without them neither can be read.
     """
 
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: ReadStore,
         models: WorkspaceCatalogs,
         routes: Iterable[Route],
         *,
         options: ServerOptions | None = None,
+        dialer: Dialer | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
         folder: Folder | None = None,
         every_route: Callable[[], Iterable[Route]] | None = None,
         operator_routes: Callable[[], Iterable[Route]] = tuple,
+        own_tools: Callable[[], list[LoadedTool]] = list,
+        logins_changed: Callable[[int | None], None] = lambda _: None,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
         self.store = store
         self.models = models
         self.workspaces = Workspaces(
-            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
+            store.records,
+            store.vault,
+            engine.clock,
+            self._on_change,
+            options.oauth_redirect_schemes,
+            code,
+            dialer=dialer,
         )
         self.folder = folder
         """The folder that is served, whose endpoints answer requests."""
@@ -124,16 +138,11 @@ class App:
         self.refused = RefusedRequests()
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
-        self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called when webhooks change; set by their delivery."""
-        self.schedules_changed: Callable[[], None] = lambda: None
-        """Called when schedules change; set by their alarm."""
-        self.effects_changed: Callable[[], None] = lambda: None
-        """Called when effects were scheduled; set by their alarm."""
-        self.logins_changed: Callable[[int | None], None] = lambda _: None
-        """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
-        self.own_tools: Callable[[], list[LoadedTool]] = list
-        """Returns the tools that runs may name because this process has loaded them."""
+        self.own_tools = own_tools
+        self.listeners: dict[ChangeKind, Callable[[Change], None]] = {
+            "logins": lambda change: logins_changed(change.workspace)
+        }
+        """Called with each change of their kind; `weftline.server.background` adds those of its tasks."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -218,17 +227,12 @@ class App:
                 await self.streams.end_revoked(change.workspace)
             case "providers":
                 await self.models.refresh(change.workspace)
-            case "webhooks":
-                self.webhooks_changed()
             case "budgets":
                 assert change.workspace is not None
                 await self.engine.budgets_changed(change.workspace, by=change.by)
-            case "schedules":
-                self.schedules_changed()
-            case "effects":
-                self.effects_changed()
-            case "logins":
-                self.logins_changed(change.workspace)
+            case kind:
+                if (listener := self.listeners.get(kind)) is not None:
+                    listener(change)
 
     def _apply_cors(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""

@@ -35,14 +35,17 @@ def struct_body(struct: type[T], *, limit_bytes: int) -> Body[T]:
 
 
 def model_body(
-    model: type[_Model], *, limit_bytes: int, optional: bool = False
+    model: type[_Model], *, limit_bytes: int, optional: bool = False, or_bytes: bool = False
 ) -> Body[tuple[_Model, tuple[UnknownField, ...]]]:
-    """A body that is validated as this model; its unknown fields come with it. If it is `optional`, no body is {}."""
+    """A body that is validated as this model; its unknown fields come with it. If it is `optional`, no body is {}.
+
+    With `or_bytes`, it may have any other media type than JSON.
+    """
 
     def parse(raw: bytes) -> tuple[_Model, tuple[UnknownField, ...]]:
         return parsed_as(model, decode_object(raw) if raw or not optional else {})
 
-    return Body(model, parse, limit_bytes)
+    return Body(model, parse, limit_bytes, or_bytes=or_bytes)
 
 
 def object_body(

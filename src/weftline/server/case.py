@@ -27,17 +27,8 @@ from weftline.server.app import App
 from weftline.server.bodies import model_body, struct_body
 from weftline.server.declared import AnyBody, Body, QueryParameter, Undeclared
 from weftline.server.http import Headers, Request, Response, idempotency, idempotency_key
+from weftline.server.paging import CURSOR, LIMIT, STORED_LIMIT, number_of, one_of, page_limit, parameter, stored_page
 from weftline.server.router import Handler
-from weftline.server.routes.lists import (
-    CURSOR,
-    LIMIT,
-    STORED_LIMIT,
-    number_of,
-    one_of,
-    page_limit,
-    parameter,
-    stored_page,
-)
 from weftline.wire.limits import MAX_BODY_BYTES
 from weftline.wire.responses import Ok
 

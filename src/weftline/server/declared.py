@@ -63,6 +63,10 @@ class OtherProtocol:
     """A body or a response that another protocol defines."""
 
 
+class RawBytes:
+    """A body or a response of bytes, of any media type."""
+
+
 class Body(Struct, Generic[T], frozen=True, eq=False):
     """The body of a request. The handler gets it with `Request.read`, so that both use the same type."""
 
@@ -73,6 +77,8 @@ class Body(Struct, Generic[T], frozen=True, eq=False):
     limit_bytes: int = MAX_BODY_BYTES
     repaired: bool = False
     """Whether `parse` replaces what cannot be stored; otherwise U+0000 is refused before."""
+    or_bytes: bool = False
+    """Whether it may also be `RawBytes`, which the handler gets with `Request.pieces`."""
 
 
 class Form(Struct, Generic[T], frozen=True, eq=False):

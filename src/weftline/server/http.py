@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from weftline.server.declared import (
     AnyBody,
     Body,
     Declared,
+    RawBytes,
     Undeclared,
 )
 from weftline.server.memory import LARGE_BYTES, LargeBodies, Reservation
@@ -230,12 +231,30 @@ class Request(Struct, eq=False):
             data = await self._rest(data, declared, limit)
         elif len(data) > limit:
             raise _too_large(limit)
-        credentials, principal = self.credentials, self.principal
-        if credentials is not None and principal is not None and not credentials.remembers(principal):
-            await credentials.require_valid(principal)
+        await self._check_credential()
         if may_have_nul(data) and isinstance(self.declared.body, Body) and not self.declared.body.repaired:
             await parsed(refuse_nul, data)
         return data
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        """Yields the body as it arrives. It may be of any size: the handler keeps none of it and has limits of its own.
+
+        Raises `Unauthorized` at the end if the credential was revoked meanwhile.
+        """
+        body = self.declared.body
+        if not isinstance(body, Body) or not (body.or_bytes or body.type is RawBytes):
+            raise Undeclared("a body of bytes")
+        more = True
+        while more:
+            piece, more = _piece(await self.receive())
+            yield piece
+        await self._check_credential()
+
+    async def _check_credential(self) -> None:
+        """The credential again: a body may take a while to arrive."""
+        credentials, principal = self.credentials, self.principal
+        if credentials is not None and principal is not None and not credentials.remembers(principal):
+            await credentials.require_valid(principal)
 
     async def _rest(self, data: bytes, declared: str | None, limit: int) -> bytes:
         """Reads the rest of the body, whose first piece is `data`, and returns all of it."""

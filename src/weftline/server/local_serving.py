@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from uvicorn.server import ServerState
@@ -23,8 +23,7 @@ from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.http import Receive, Scope, Send
 from weftline.server.listener import Listener
 from weftline.server.protocol import HttpProtocol
-from weftline.server.router import Route
-from weftline.server.routes import FIRST
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.store.base import Store
 
 _MAX_CONNECTIONS = 64
@@ -91,18 +90,16 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def app_beside(engine: Engine, store: Store, models: WorkspaceCatalogs) -> App:
+def app_beside(
+    engine: Engine, store: Store, models: WorkspaceCatalogs, *, logins_changed: Callable[[int | None], None]
+) -> App:
     """Returns the app for the commands of a process that runs agents and is no server."""
-    return App(engine, store, models, FIRST, every_route=every_route, operator_routes=operator_routes)
-
-
-def every_route() -> Iterable[Route]:
-    from weftline.server.routes.every import ROUTES  # takes as long as the whole start of a server
-
-    return ROUTES
-
-
-def operator_routes() -> Iterable[Route]:
-    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
-
-    return ROUTES
+    return App(
+        engine,
+        store,
+        models,
+        FIRST,
+        every_route=every_route,
+        operator_routes=operator_routes,
+        logins_changed=logins_changed,
+    )

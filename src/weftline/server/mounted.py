@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -21,23 +21,20 @@ from secrets import token_hex
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
 from weftline.api.planning import code_spec
-from weftline.cases import firing
 from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.runtime.engine import Engine as Runtime
+from weftline.server import background
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
-from weftline.server.local_serving import operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, metrics_token
+from weftline.server.routes import operator_routes
 from weftline.server.routes.every import ROUTES
-from weftline.server.sse import BEAT_S
-from weftline.server.webhook_body import webhook_body
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.trace_context import RequestInfo
-from weftline.workspace.delivering import WebhookDeliveries
 
 
 def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
@@ -127,45 +124,25 @@ class Mounted:
         models = {name: await engine._model_id(agent.model) for name, agent in engine.agents.items()}
         pages = Dialer(egress_from({}))
         engine._own_tools.update(server_tools(None, pages=pages))
+        options = ServerOptions(public_url=self._public_url, metrics_token=metrics_token(os.environ))
         app = App(
             host,
             store,
             stored.catalogs,
             ROUTES,
-            options=ServerOptions(public_url=self._public_url, metrics_token=metrics_token(os.environ)),
+            options=options,
+            dialer=pages,
             read_document=partial(read_document, pages),
             operator_routes=operator_routes,
             code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),
+            own_tools=partial(loaded_tools, engine._own_tools),
+            logins_changed=stored.tools.pool.forget_logins,
         )
-        deliveries = WebhookDeliveries(
-            app.workspaces,
-            stored.dialer,
-            retry_s=ServerOptions().webhook_retry_s,
-            render=partial(webhook_body, app),
-            watch=host.watch_ends,
-        )
-        app.webhooks_changed = deliveries.changed
-        alarm = firing.ScheduleAlarm(
-            app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app)
-        )
-        app.schedules_changed = alarm.changed
-        app.logins_changed = stored.tools.pool.forget_logins
-
-        app.own_tools = partial(loaded_tools, engine._own_tools)
+        works = background.attach(app, dialer=stored.dialer, webhook_retry_s=options.webhook_retry_s)
         if stored.own_socket is not None:
             stored.own_socket.offer(app)
 
-        async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
-            await host.wait_released()
-            await work()
-
-        async def beat() -> None:
-            while True:
-                await asyncio.sleep(BEAT_S)
-                host.beat()
-
-        works = (once_moving(deliveries.run), once_moving(alarm.run), beat())
-        tasks = [asyncio.create_task(work) for work in works]
+        tasks = [asyncio.create_task(work()) for work in works]
         self._app = app
         try:
             yield

@@ -1,28 +1,33 @@
 """The app for a command that has the store open itself, because no server has.
 
-What is stored can be read and changed, but runs get no input: nothing here starts or continues one.
+What is stored can be read and changed, but nothing here starts or continues a run. It has the routes of a server. What
+needs an engine is refused, with a sentence that says what to do: a route that is `live` before anything is done, and
+others as soon as they need what `StoredEngine` lacks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
 
 from weftline.errors import Conflict
 from weftline.plan import RunPlan
+from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.engine import Engine, Resumed
+from weftline.runtime.engine import Resumed
 from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.app import App
 from weftline.server.heads import path_and_query, readable
 from weftline.server.http import PEER, Application
-from weftline.server.operators import PATHS
-from weftline.server.router import Route, Router
-from weftline.store.base import ReadStore, Store
+from weftline.server.router import Route
+from weftline.server.routes import FIRST, every_route, operator_routes
+from weftline.store.base import ReadStore, owned
 from weftline.store.naming import db_option
 from weftline.store.rows import IdempotencyKey, Write, Written
 
@@ -59,45 +64,43 @@ async def ask(app: Application, method: str, target: str, body: bytes = b"", *, 
     return Answer(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-_INPUT = {
-    "answer_await": "answer",
-    "cancel": "cancel the run",
-    "create": "start the run",
-    "follow_up": "send the message",
-    "pause": "pause the run",
-    "resume": "resume the run",
-    "steer": "send the message",
-}
-"""What a run would need an engine for, in the words of the person who asks for it."""
-_PAGES = {
-    "agents": ("agents",),
-    "api-keys": ("keys",),
-    "awaits": ("awaits",),
-    "budgets": ("budgets",),
-    "calls": ("calls",),
-    "oauth-apps": ("oauth",),
-    "providers": ("providers",),
-    "schedules": ("schedules",),
-    "tools": ("tools",),
-    "webhooks": ("webhooks",),
-}
-"""The modules with the routes below a workspace; each takes a while to load."""
-_OF_RUN = {"awaits": "awaits", "pause": "awaits", "resume": "awaits", "messages": "awaits"} | {
-    "budgets": "budgets",
-    "calls": "calls",
-    "fork": "forks",
-    "grants": "calls",
-    "turns": "calls",
-}
+def _needs_engine(then: str) -> Callable[..., CoroutineType[Any, Any, NoReturn]]:
+    async def refuse(engine: StoredEngine, *_: Any, **__: Any) -> NoReturn:
+        raise engine.refusal(then)
+
+    return refuse
+
+
+def _needs_engine_now(then: str) -> Callable[..., NoReturn]:
+    """The same for what is not awaited."""
+
+    def refuse(engine: StoredEngine, *_: Any, **__: Any) -> NoReturn:
+        raise engine.refusal(then)
+
+    return refuse
 
 
 class StoredEngine:
-    """Stands in for an engine. Whatever only runs under way can do raises `Conflict`."""
+    """The `weftline.runtime.engine.Engine` of a store that has none, which may be open for reading only.
 
-    def __init__(self, store: Store) -> None:
+    Whatever needs runs that go on raises `Conflict`.
+    """
+
+    def __init__(self, store: ReadStore) -> None:
+        self._store = store
         self.clock = SystemClock()
         self.stored = StoredRuns(store.log, StoredNames(store.records))
-        self._store = store
+
+    def refusal(self, then: str) -> Conflict:
+        """Returns the refusal of what only runs that go on can do; `then` is what the person wants, in their words."""
+        return Conflict(
+            "Nothing has this store open, so no run goes on: start"
+            f" `weftline serve{db_option(self._store.folder)}`, or the script with the run's engine, then {then}."
+        )
+
+    @property
+    def messages(self) -> NoReturn:
+        raise self.refusal("ask for the messages")
 
     def require_accepting(self) -> None: ...
 
@@ -112,81 +115,72 @@ class StoredEngine:
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return None
 
-    async def budgets_changed(self, workspace: int, *, by: str = "") -> None: ...
+    async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
+        """Does nothing, as no run has to be told."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
-        return await self._store.log.trim(before=before, after=after, workspace=workspace)
+        return await owned(self._store).log.trim(before=before, after=after, workspace=workspace)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
         from weftline.runtime.creating import add_ended  # with half of the engine
 
-        return await add_ended(self._store.log, write)
+        return await add_ended(owned(self._store).log, write)
 
     async def resume_all(self) -> Resumed:
-        held = self._store.log.held
+        log = owned(self._store).log
+        held = log.held
         if held:
-            await self._store.log.lift_hold()
-        return Resumed(held, await self._store.log.unfinished())
+            await log.lift_hold()
+        return Resumed(held, await log.unfinished())
 
-    def __getattr__(self, verb: str) -> Any:
-        if verb not in _INPUT:
-            raise AttributeError(verb)
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            raise Conflict(
-                "Nothing has this store open, so no run goes on: start"
-                f" `weftline serve{db_option(self._store.folder)}`, or the script with the run's engine, then"
-                f" {_INPUT[verb]}."
-            )
-
-        return refuse
-
-
-def _operator_routes() -> tuple[Route, ...]:
-    from weftline.server.routes.operator import ROUTES  # few commands need them
-
-    return ROUTES
-
-
-class _NoModels:
-    async def refresh(self, workspace: int | None = None) -> None: ...
+    create = _needs_engine("start the run")
+    steer = _needs_engine("send the message")
+    follow_up = _needs_engine("send the message")
+    pause = _needs_engine("pause the run")
+    resume = _needs_engine("resume the run")
+    cancel = _needs_engine("cancel the run")
+    end_thread = _needs_engine("end the session")
+    answer_await = _needs_engine("answer")
+    answer = _needs_engine("answer the call")
+    provide = _needs_engine("answer the calls")
+    claim = _needs_engine("claim the call")
+    heartbeat = _needs_engine("keep the call")
+    release = _needs_engine("give the call back")
+    accept = _needs_engine("try again")
+    waits_for_people = _needs_engine("try again")
+    wait_released = _needs_engine("try again")
+    follow = _needs_engine_now("follow the run")
+    reserve_stream = _needs_engine_now("follow the run")
+    observe = _needs_engine_now("follow its runs")
+    watch_ends = _needs_engine_now("follow its runs")
+    beat = _needs_engine_now("follow its runs")
+    measure = _needs_engine_now("read its metrics")
 
 
 class OfflineApp:
     """Answers requests of the operator, on a store that may be open for reading only."""
 
-    def __init__(self, store: Store | ReadStore) -> None:
-        whole = cast("Store", store)
-        engine = cast("Engine", StoredEngine(whole))
-        self._app = App(engine, whole, cast("WorkspaceCatalogs", _NoModels()), (), operator_routes=_operator_routes)
-        self._loaded: dict[str, tuple[Route, ...]] = {}
+    def __init__(self, store: ReadStore) -> None:
+        def offline(routes: Iterable[Route]) -> list[Route]:
+            return [replace(one, handler=refuse) if _is_live(one) else one for one in routes]
+
+        async def refuse(*_: object) -> NoReturn:
+            raise engine.refusal("try again")
+
+        engine = StoredEngine(store)
+        self._app = App(
+            engine,
+            store,
+            WorkspaceCatalogs(Catalog()),
+            offline(FIRST),
+            every_route=lambda: offline(every_route()),
+            operator_routes=lambda: offline(operator_routes()),
+        )
 
     async def answer(self, method: str, target: str, body: bytes, *, operator: str) -> Answer:
-        path = target.partition("?")[0]
-        if not path.startswith(PATHS):
-            self._load(path.split("/")[4:])
         return await ask(self._app, method, target, body, operator=operator)
 
-    def _load(self, below: list[str]) -> None:
-        """Loads the routes for a path below the workspaces."""
-        names = _modules(below)
-        if missing := [name for name in names if name not in self._loaded]:
-            for name in missing:
-                self._loaded[name] = import_module(f"weftline.server.routes.{name}").ROUTES
-            self._app.router = Router(route for routes in self._loaded.values() for route in routes)
 
-
-def _modules(below: list[str]) -> tuple[str, ...]:
-    match below:
-        case []:
-            return ("workspaces",)
-        case [_, "agent-runs"]:
-            return ("lists",)
-        case [_, "agent-runs", _, verb, *_] if verb in _OF_RUN:
-            return (_OF_RUN[verb],)
-        case [_, "agent-runs", *_]:
-            return ("runs",)
-        case [_, page, *_]:
-            return _PAGES.get(page, ())
-        case _:
-            return ()
+def _is_live(route: Route) -> bool:
+    """Public pages are those of a server that listens."""
+    return route.live or route.access == "public"

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from weftline._version import __version__
 from weftline.errors import TABLE
-from weftline.server.declared import Form, OtherProtocol
+from weftline.server.declared import AnyBody, Body, Form, OtherProtocol, RawBytes
 from weftline.server.router import EventStream, HtmlPage, PlainText, Redirect, Route, headers_of
 from weftline.spec.declare import schema_of_seconds
 from weftline.wire.errors import wire_code
@@ -133,10 +133,12 @@ REASONS = {
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After.",
     500: "The server failed.",
+    502: "What the request needs from elsewhere cannot be had; the message says why.",
     503: "The server is not accepting work; try again after Retry-After.",
 }
 _CREDENTIALS = ("bearer", "apiKey")
-_NOT_JSON = (EventStream, HtmlPage, PlainText, Redirect, OtherProtocol)
+_NOT_JSON = (EventStream, HtmlPage, PlainText, RawBytes, Redirect, OtherProtocol)
+_BYTES: Schema = {"type": "string", "format": "binary"}
 
 
 class Issue(Struct):
@@ -199,7 +201,7 @@ def shown_path(route: Route) -> str:
 
 def body_type(route: Route) -> Any:
     """Returns the type of a request's body; None if it has none that JSON Schema could describe."""
-    if route.body is None or route.body.type is OtherProtocol:
+    if route.body is None or route.body.type in (OtherProtocol, RawBytes):
         return None
     described = route.body.type
     return resolve_name(described) if isinstance(described, str) else described
@@ -230,16 +232,22 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     if parameters:
         made["parameters"] = parameters
     if route.body is not None:
-        media = "application/x-www-form-urlencoded" if isinstance(route.body, Form) else "application/json"
-        body = body_type(route)
-        made["requestBody"] = {
-            "required": True,
-            "content": {media: {"schema": {} if body is None else schemas.by_type[body]}},
-        }
+        made["requestBody"] = {"required": True, "content": _content(route, route.body, schemas)}
     made["responses"] = _responses(route, schemas)
     if route.access != "public":
         made["security"] = [{name: list(route.scopes)} for name in _CREDENTIALS]
     return made
+
+
+def _content(route: Route, body: AnyBody, schemas: Schemas) -> Schema:
+    if body.type is RawBytes:
+        return {"application/octet-stream": {"schema": _BYTES}}
+    media = "application/x-www-form-urlencoded" if isinstance(body, Form) else "application/json"
+    described = body_type(route)
+    content: Schema = {media: {"schema": {} if described is None else schemas.by_type[described]}}
+    if isinstance(body, Body) and body.or_bytes:
+        content["application/octet-stream"] = {"schema": _BYTES}
+    return content
 
 
 _EVENTS: Schema = {
@@ -270,6 +278,8 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["application/json"] = {"schema": schemas.by_type[shape]}
     if HtmlPage in kinds:
         content["text/html"] = {}
+    if RawBytes in kinds:
+        content["*/*"] = {"schema": _BYTES}
     if PlainText in kinds:
         content["text/plain"] = {"schema": {"type": "string"}}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}

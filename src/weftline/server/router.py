@@ -61,6 +61,7 @@ class Route(Struct, frozen=True):
 
     method: str
     path: str
+    """`{name}` is one part of it; `{*name}`, at the end, all that follows, with its slashes."""
     handler: Handler
     access: Literal["public", "workspace", "operator"] = "workspace"
     scopes: tuple[str, ...] = ()
@@ -75,6 +76,8 @@ class Route(Struct, frozen=True):
     """Whether the operator may use it for all workspaces at once, with `-` as the slug."""
     is_open: Callable[[Any, Request], bool] | None = None
     """Says of a request, to the `App`, whether it needs no credential although others of this route do."""
+    live: bool = False
+    """Whether it needs runs that go on: while nobody has the store open, it is refused before anything is done."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     by_cookie: bool = False

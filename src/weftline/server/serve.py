@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.cases import firing
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -34,26 +33,22 @@ from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.runtime.tool_calls.toolbox import ToolSource
+from weftline.server import background
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.local_serving import every_route, operator_routes
 from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
-from weftline.server.routes import FIRST
-from weftline.server.sse import BEAT_S
+from weftline.server.routes import FIRST, every_route, operator_routes
 from weftline.server.starting import advise, report_start
-from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
-from weftline.workspace.alarms import Alarm
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
-from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
@@ -198,18 +193,21 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(given: str | Path | None, models: Catalog) -> tuple[ServedAgents | None, Folder | None]:
+def read_agents(
+    given: str | Path | None, models: Catalog, *, pages: Dialer
+) -> tuple[ServedAgents | None, Folder | None]:
     if given is None:
         return None, None
-    from weftline.agent.loader import ServedAgents, load_agents  # with all of `weftline.agent`
+    from weftline.agent.loader import LoadedAgents, ServedAgents, load_agents  # with all of `weftline.agent`
     from weftline.threads.project import is_project
 
-    if Path(given).is_dir() and is_project(given):
-        from weftline.threads.compiling import load_folder
+    if not (Path(given).is_dir() and is_project(given)):
+        return ServedAgents(load_agents(given), models), None
+    from weftline.threads.checking import load_project
+    from weftline.threads.serving import Folder
 
-        agents, folder = load_folder(given, models)
-        return ServedAgents(agents, models), folder
-    return ServedAgents(load_agents(given), models), None
+    project = load_project(given)
+    return ServedAgents(LoadedAgents(project.agents(models, pages=pages), {}), models), Folder(project.registry)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -226,7 +224,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents, folder = read_agents(settings.app, models)
+    agents, folder = read_agents(settings.app, models, pages=pages)
     if options.traces:
         from weftline.agent.tracing.run_traces import trace_agents
 
@@ -239,7 +237,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     store = await asyncio.to_thread(open_store, settings.db, check=True)
     watchdog.start()
     own = AiohttpTransport(check=egress.check)
-    stored = Workspaces(store.records, store.vault, SystemClock())
+    stored = Workspaces(store.records, store.vault, SystemClock(), dialer=pages)
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     agent_tools = agents.source(dialled) if agents else None
@@ -269,29 +267,25 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         catalogs,
         FIRST,
         options=options,
+        dialer=pages,
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
         folder=folder,
         every_route=every_route,
         operator_routes=operator_routes,
+        own_tools=partial(loaded_tools, own_tools),
+        logins_changed=dialled.pool.forget_logins,
     )
     if agents and agent_tools:
         agent_tools.workspaces = app.workspaces
         agents.connect(agent_tools, engine)
-    alarms = _alarms(app, folder)  # hear of what recovered runs schedule
     await engine.start()
     traces = _traces(engine) if options.traces else None
-    deliveries = WebhookDeliveries(
-        app.workspaces,
-        peers,
-        retry_s=options.webhook_retry_s,
-        render=partial(webhook_body, app),
-        watch=engine.watch_ends,
-    )
-    app.webhooks_changed = deliveries.changed
-    app.logins_changed = dialled.pool.forget_logins
+    if folder is not None:
+        from weftline.cases.schedules import keep_defined  # with pydantic
 
-    app.own_tools = partial(loaded_tools, own_tools)
+        await keep_defined(app.workspaces, await engine.workspace("default"), folder.registry.schedules.values())
+    works = background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()
     connections = Connections(
@@ -320,18 +314,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await advise(app.workspaces, db=settings.db, models=models)
         if agents:
             agents.advise()
-        beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
-        ringing = [asyncio.create_task(_after_hold(engine, one.run)) for one in alarms]
+        beside = [asyncio.create_task(work()) for work in works]
         warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
         logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering, *ringing):
+        for task in (asked, warm, *beside):
             task.cancel()
-        ending = asyncio.gather(delivering, *ringing, return_exceptions=True)
+        ending = asyncio.gather(*beside, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -355,34 +347,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     return stopping.code
 
 
-def _alarms(app: App, folder: Folder | None) -> list[Alarm]:
-    """Returns what fires by the clock: schedules, and the effects of threads if a folder is served."""
-    schedules = firing.ScheduleAlarm(
-        app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app)
-    )
-    app.schedules_changed = schedules.changed
-    if folder is None:
-        return [schedules]
-    from weftline.threads.effects import EffectAlarm
-
-    effects = EffectAlarm(app.workspaces, app.engine, folder)
-    app.effects_changed = effects.changed
-    return [schedules, effects]
-
-
 def _traces(engine: Engine) -> RunTraces:
     from weftline.agent.tracing.run_traces import RunTraces  # with all of `weftline.agent`
 
     return RunTraces(engine)
-
-
-async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work` once the engine's runs may proceed.
-
-    A restored backup is held first, as its deliveries and starts have mostly happened since.
-    """
-    await engine.wait_released()
-    await work()
 
 
 async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:
@@ -391,13 +359,6 @@ async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> No
     await transport.preload()
     await models.preload()
     gc.freeze()  # as what was loaded before
-
-
-async def _beat(engine: Engine) -> None:
-    """Keeps idle streams open, with one ticker for all of them."""
-    while True:
-        await asyncio.sleep(BEAT_S)
-        engine.beat()
 
 
 def run(settings: Settings) -> int:

@@ -108,15 +108,15 @@ def send_events(
     follower: Follower,
     backlog: Backlog,
     *,
+    view: View,
     headers: Headers = (),
-    view: View | None = None,
 ) -> Coroutine[Any, Any, None]:
     """Sends the events of the run's log after the cursor, then new ones, until the run has ended.
 
-    `headers` are additional ones for the response. `view` is for a stream with a profile.
+    `view` is the app's own, or that of a profile. `headers` are additional ones for the response.
     """
     request.release_input()
-    return _Sender(request, request.scope.get(FLOW), engine, key, follower, backlog, view or sse_frames).run(headers)
+    return _Sender(request, request.scope.get(FLOW), engine, key, follower, backlog, view).run(headers)
 
 
 class _Sender(Struct, eq=False):
@@ -218,19 +218,23 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     frames: list[bytes] = []
     for batch in batches:
         try:
-            frames.append(batch.view(view))
+            frames.append(view(batch))
         except UnreadableLog as log:
             return b"".join([*frames, log.frames]), True
     return b"".join(frames), batches[-1].ended
 
 
 def view_with(show: Show | None) -> View:
-    """Returns `sse_frames` with the operator's own display hints for calls."""
-    return sse_frames if show is None else partial(sse_frames, show=show)
+    """Returns the view of all streams without a profile, with the operator's own display hints for calls.
+
+    The frames stay with the batch, as everybody else who follows the run gets the same.
+    """
+    frames = sse_frames if show is None else partial(sse_frames, show=show)
+    return lambda batch: batch.view(frames)
 
 
 def profiled(frames: ProfiledFrames) -> View:
-    """Returns the view of a stream with a profile."""
+    """Returns the view of one stream with a profile. Nobody else gets its frames, so they are not kept."""
     return partial(_profiled_frames, profile=frames)
 
 

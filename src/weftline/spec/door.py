@@ -60,11 +60,24 @@ class Sent(Struct, frozen=True):
 
 
 class Door:
-    """Reads the bodies of one kind of request. What it needs is made when the first one comes."""
+    """Reads the bodies of one kind of request. What it needs is made when the first one comes.
 
-    def __init__(self, model: type[Part], *, require: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    `require` checks the fields together; `refuse` comes before everything else, for a body that means something else.
+    `fixed` are fields that the session has set for this request.
+    """
+
+    def __init__(
+        self,
+        model: type[Part],
+        *,
+        require: Callable[[Mapping[str, Any]], None] | None = None,
+        refuse: Callable[[Mapping[str, Any]], None] | None = None,
+        fixed: frozenset[str] = frozenset(),
+    ) -> None:
         self._model = model
         self._require = require
+        self._refuse = refuse
+        self._fixed = fixed
 
     def read(self, body: bytes) -> Sent:
         """Returns a valid request; raises `InvalidRequest` with all that is wrong with any other."""
@@ -86,7 +99,7 @@ class Door:
         """Returns the unknown fields of an object; raises `InvalidRequest` with all of its problems."""
         problems = Problems()
         self._walk(sent, (), problems)
-        if self._model is not MessageModel and (problem := _fallback_problem(sent)):
+        if "fallbackModelId" not in self._fixed and (problem := _fallback_problem(sent)):
             problems.add(("fallbackModelId",), problem)
         unknown = unknown_fields(sent, self.shape)
         try:
@@ -143,11 +156,8 @@ class Door:
     def read_closely(self, body: bytes) -> Sent:
         """Like `read`, field by field, for a body that is not valid or has unknown fields."""
         sent = decode_object(body)
-        if self is RUN and sent.get("sessionId") is not None:
-            raise InvalidRequest(
-                "sessionId: a run cannot join a session this way; send it as a message to the session.",
-                code="thread_not_allowed",
-            )
+        if self._refuse is not None:
+            self._refuse(sent)
         unknown = self.check(sent)
         try:
             return self._sent(decode_fields(body), sent, unknown)
@@ -169,9 +179,9 @@ class Door:
             raise TooLarge(
                 f"The body is larger than {MAX_BODY_BYTES} bytes without its attachments.", limit_bytes=MAX_BODY_BYTES
             )
-        if self._model is MessageModel:
-            unknown = tuple([_of_session(field) for field in unknown])
-            known = {name: value for name, value in known.items() if name not in _FIXED}
+        if fixed := self._fixed:
+            unknown = tuple([_of_session(field) if field.path in fixed else field for field in unknown])
+            known = {name: value for name, value in known.items() if name not in fixed}
         return Sent(
             spec,
             known.get("name") or DEFAULT_RUN_NAME,
@@ -217,6 +227,14 @@ def _require_no_input(sent: Mapping[str, Any]) -> None:
         raise invalid([Issue(name, "a session is created without input; send it as a message") for name in given])
 
 
+def _refuse_session(sent: Mapping[str, Any]) -> None:
+    if sent.get("sessionId") is not None:
+        raise InvalidRequest(
+            "sessionId: a run cannot join a session this way; send it as a message to the session.",
+            code="thread_not_allowed",
+        )
+
+
 def require_names(tools: Any) -> None:
     clashes = duplicate_names(tools) if tools else ()
     if clashes:
@@ -243,8 +261,6 @@ def use_one_fallback(fields: dict[str, Any]) -> None:
 
 
 def _of_session(field: UnknownField) -> UnknownField:
-    if field.path not in _FIXED:
-        return field
     return UnknownField(field.path, problem="is set when the session is created")
 
 
@@ -258,8 +274,8 @@ def _without_effect(sent: Mapping[str, Any]) -> Iterator[UnknownField]:
 _FIXED = frozenset(RunModel.__struct_encode_fields__) - frozenset(MessageModel.__struct_encode_fields__)
 """Fields that a session sets for all its runs."""
 
-RUN = Door(RunModel, require=require_input)
-MESSAGE = Door(MessageModel, require=require_input)
+RUN = Door(RunModel, require=require_input, refuse=_refuse_session)
+MESSAGE = Door(MessageModel, require=require_input, fixed=_FIXED)
 _SESSION = Door(RunModel, require=_require_no_input)
 
 

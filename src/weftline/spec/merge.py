@@ -7,15 +7,16 @@ keeps its bytes; only what is computed from both is encoded again. Null is absen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from weftline.errors import Issue, invalid
 from weftline.messages import OutputSchema
-from weftline.spec.declare import Where, override, own_only
-from weftline.spec.fields import OPTS
+from weftline.spec.declare import Where, encode_spec, override, own_only
+from weftline.spec.fields import OPTS, RunSpec
 from weftline.spec.groups import policy_over
+from weftline.spec.plan import copied, read_spec
 from weftline.spec.tools import by_name, dialled_tools
 from weftline.text.redaction import REDACTED
 from weftline.wire.json_text import NULL, decode_fields, encode
@@ -94,6 +95,17 @@ def _require_secrets(spec: bytes) -> None:
         raise invalid(
             [Issue("tools", f"give {names} again: secrets in their headers or URL are deleted when a run ends")]
         )
+
+
+def copies_within(asked: RunSpec, above: Struct, names: tuple[str, ...]) -> dict[str, Any]:
+    """Returns what a request has of these fields, merged with what an agent in code has under the same names."""
+    asked_for = copied(asked, names)
+    if not asked_for:
+        return {}
+    agent = {name: getattr(above, name) for name in asked_for}
+    own_spec, agent_spec = (encode_spec(RunSpec(**values)) for values in (asked_for, agent))
+    merged = read_spec(encode(over(given(own_spec), given(agent_spec), Where.AGENT)))
+    return copied(merged, tuple(asked_for))
 
 
 def agent_spec(*, model: str | None, instructions: str | None, output: OutputSchema | None) -> bytes:

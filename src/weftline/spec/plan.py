@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
@@ -41,19 +42,31 @@ from weftline.wire.limits import (
     REASONING_LEVELS,
 )
 
-CONVERTED: Final = frozenset(
-    {"prompt", "messages", "attachments", "name", "model_id", "model_fallbacks", "system_prompt", "reasoning_level"}
-    | {"temperature", "top_p", "stop_sequences", "max_output_tokens", "tools", "output_schema", "loop_detection"}
-    | {"tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy", "stream_arguments", "turn_id"}
-    | {"memo", "search_attributes", "task_queue", "retry_policy", "metadata", "labels", "agent_id"}
+CONVERTED_LIMITS: Final = frozenset(
+    {"model_fallbacks", "loop_detection", "tool_budgets", "budgets", "policy", "budget", "awaits"}
 )
-"""Fields with another name or form in the plan, or a default there. `to_plan` has a line for each."""
+"""Fields that are stored in `Limits`, under other names or in another form. `limits_asked` has a line for each."""
+CONVERTED: Final = CONVERTED_LIMITS | {
+    *("prompt", "messages", "attachments", "name", "agent_id", "model_id", "system_prompt", "reasoning_level"),
+    *("temperature", "top_p", "stop_sequences", "max_output_tokens", "tools", "output_schema", "metadata"),
+    *("memo", "search_attributes", "task_queue", "retry_policy"),
+}
+"""Fields with another name or form in the plan. `to_plan` reads each of them, or what it calls does."""
 NOT_STORED: Final = frozenset({"fallback_model_id", "plan", "plan_only", "run_id"})
 """A spelling of `model_fallbacks`, what is refused, and the id that the run's row has."""
-COPIED: Final = tuple(
-    [name for name in RunSpec.__struct_fields__ if name in PlanContent.__struct_fields__ and name not in CONVERTED]
-)
-"""Fields that the plan has as they were sent: all others."""
+
+
+def _in(stored: type[Struct]) -> tuple[str, ...]:
+    names = [name for name in RunSpec.__struct_fields__ if name not in CONVERTED]
+    return tuple([name for name in names if name in stored.__struct_fields__])
+
+
+COPIED: Final = _in(PlanContent)
+"""Fields that the plan has as they were sent: all others, except for the next ones."""
+COPIED_LIMITS: Final = _in(Limits)
+"""Fields that the plan's limits have as they were sent."""
+IN_LIMITS: Final = (*sorted(CONVERTED_LIMITS), *COPIED_LIMITS)
+"""All that `limits_asked` reads."""
 
 
 @cache
@@ -90,20 +103,16 @@ def to_plan(sent: RunSpec, *, requested_by: str = "") -> RunPlan:
         limits=_limits(sent, refs),
         metadata=sent.metadata or {},
         requested_by=requested_by,
-        labels=sent.labels or {},
-        stream_arguments=sent.stream_arguments or False,
     )
     rare = copied(sent)
-    if sent.turn_id:
-        rare["turn_id"] = sent.turn_id
     if (engine := engine_options_of(sent)) is not None:
         rare["engine"] = engine
     return replace(plan, **rare) if rare else plan
 
 
-def copied(sent: RunSpec) -> dict[str, Any]:
-    """Returns what the plan has as it was sent."""
-    return {name: value for name in COPIED if (value := getattr(sent, name)) is not None}
+def copied(sent: RunSpec, names: tuple[str, ...] = COPIED) -> dict[str, Any]:
+    """Returns what the plan has as it was sent, or what its limits have."""
+    return {name: value for name in names if (value := getattr(sent, name)) is not None}
 
 
 def level_of(level: str | float | None) -> int | None:
@@ -218,49 +227,59 @@ def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | Unse
 # Limits
 
 
+_rare = attrgetter(*[name for name in IN_LIMITS if name not in ("loop_detection", "tool_budgets")])
+_NOTHING = _rare(RunSpec())
+
+
 def _limits(sent: RunSpec, refs: tuple[ToolRef, ...]) -> Limits:
-    table, loop = _tool_budgets(sent.tool_budgets, refs), sent.loop_detection
-    usual = sent.budgets is None and sent.policy is None and sent.budget is None and not sent.model_fallbacks
-    usual = usual and sent.awaits is None and sent.on_deploy is None
-    if usual and not table and not isinstance(loop, Loop):
+    loop = sent.loop_detection
+    if _rare(sent) == _NOTHING and not isinstance(loop, Loop) and not _tool_budgets(sent.tool_budgets, refs):
         return _usual_limits(loop)
-    return _new_limits(sent, table)
+    return replace(_DEFAULTS, **limits_asked(sent, refs))
 
 
 @cache
 def _usual_limits(loop: bool | None) -> Limits:
     """Those of most runs, made once."""
-    return _new_limits(RunSpec(loop_detection=loop), {})
+    return replace(_DEFAULTS, **limits_asked(RunSpec(loop_detection=loop), ()))
 
 
-_NO_BUDGETS, _NO_AWAITS, _DEFAULTS = RunBudgets(), Awaits(), Limits()
+_NO_BUDGETS, _NO_AWAITS = RunBudgets(), Awaits()
+_DEFAULTS = Limits(
+    max_tool_turns=MAX_TOOL_TURNS,
+    loop_soft=DEFAULT_LOOP_SOFT,
+    loop_hard=DEFAULT_LOOP_HARD,
+    local_timeout_us=DEFAULT_LOCAL_TIMEOUT_MS * 1000,
+)
 
 
-def _new_limits(sent: RunSpec, table: dict[str, int]) -> Limits:
+def limits_asked(sent: RunSpec, refs: tuple[ToolRef, ...]) -> dict[str, Any]:
+    """Returns the limits that a spec asks for, by their names in the log. All others have their defaults."""
     soft, hard = _loop(sent.loop_detection)
     budgets, awaits = sent.budgets or _NO_BUDGETS, sent.awaits or _NO_AWAITS
-    turns = budgets.max_tool_turns
-    timeout_ms = budgets.local_tool_timeout_ms
-    return Limits(
-        max_tool_turns=MAX_TOOL_TURNS if turns is None else min(turns, MAX_TOOL_TURNS),
-        on_max_tool_turns=budgets.max_tool_turns_exceeded or "error",
-        loop_soft=soft,
-        loop_hard=hard,
-        tool_budgets=table,
-        local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
-        on_local_timeout=budgets.on_local_tool_timeout or "end",
-        fallbacks=len(sent.model_fallbacks or ()),
-        policy=None if sent.policy is None else sent.policy.rule,
-        interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
-        budget=None if sent.budget is None or not sent.budget.limits else sent.budget.rule,
-        leases=leases_of(budgets),
-        in_doubt=budgets.in_doubt or "report",
-        await_timeout_us=microseconds(awaits.timeout_s),
-        on_await_expired=awaits.on_expired or _DEFAULTS.on_await_expired,
-        grant_ttl_us=microseconds(awaits.grant_ttl_s) or _DEFAULTS.grant_ttl_us,
-        four_eyes=bool(awaits.four_eyes),
-        on_deploy=sent.on_deploy or _DEFAULTS.on_deploy,
-    )
+    turns, timeout_ms = budgets.max_tool_turns, budgets.local_tool_timeout_ms
+    policy, budget = sent.policy, sent.budget
+    asked = {
+        "max_tool_turns": None if turns is None else min(turns, MAX_TOOL_TURNS),
+        "on_max_tool_turns": budgets.max_tool_turns_exceeded,
+        "loop_soft": soft,
+        "loop_hard": hard,
+        "tool_budgets": _tool_budgets(sent.tool_budgets, refs) or None,
+        "local_timeout_us": None if timeout_ms is None else timeout_ms * 1000,
+        "on_local_timeout": budgets.on_local_tool_timeout,
+        "fallbacks": len(sent.model_fallbacks or ()) or None,
+        "policy": None if policy is None else policy.rule,
+        "interrupts_allowed": None if policy is None else policy.interrupts_allowed,
+        "budget": None if budget is None or not budget.limits else budget.rule,
+        "leases": leases_of(budgets),
+        "in_doubt": budgets.in_doubt,
+        "await_timeout_us": microseconds(awaits.timeout_s),
+        "on_await_expired": awaits.on_expired,
+        "grant_ttl_us": microseconds(awaits.grant_ttl_s),
+        "four_eyes": awaits.four_eyes,
+        **copied(sent, COPIED_LIMITS),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def leases_of(budgets: RunBudgets) -> LeaseRule | None:
@@ -270,12 +289,12 @@ def leases_of(budgets: RunBudgets) -> LeaseRule | None:
     return LeaseRule(budgets.on_lease_lost or ("fallback" if fallbacks else "reoffer"), fallbacks)
 
 
-def _loop(sent: bool | Loop | None) -> tuple[int, int]:
-    """Returns both thresholds; one that is not given adapts to the other."""
+def _loop(sent: bool | Loop | None) -> tuple[int | None, int | None]:
+    """Returns both thresholds; if one of them is given, the other one adapts to it."""
     if sent is False:
-        return 0, DEFAULT_LOOP_HARD
+        return 0, None
     if not isinstance(sent, Loop):
-        return DEFAULT_LOOP_SOFT, DEFAULT_LOOP_HARD
+        return None, None
     soft, hard = sent.consecutive_threshold, sent.hard_cutoff_threshold
     if hard is None:
         soft = DEFAULT_LOOP_SOFT if soft is None else soft

@@ -14,8 +14,9 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from weftline.errors import StoreError
 from weftline.store.database import Database
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.rows import (
@@ -283,6 +284,7 @@ class ReadStore(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
 class Store(Protocol):
     """Both halves, open."""
 
@@ -322,3 +324,10 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finishes what is queued, marks the store as cleanly closed and releases it. Closing again does nothing."""
         ...
+
+
+def owned(store: ReadStore) -> Store:
+    """Returns the store with what only its owner can do. Raises `StoreError` if it was opened for reading."""
+    if not isinstance(store, Store):
+        raise StoreError("The store was opened read-only.")
+    return store

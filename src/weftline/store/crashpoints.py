@@ -25,6 +25,8 @@ WRITES: tuple[str, ...] = (
     "effect.scheduled",
     "effect.begun",
     "effect.settled",
+    "file.chunk",
+    "file.linked",
     "key.created",
     "store.opened",
     "store.closed",

@@ -215,6 +215,8 @@ class Write(Struct):
     ended_at: int | None = None
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
+    seated: tuple[int, str] | None = None
+    """The thread that was handed over, and the agent that speaks on it from now on."""
     kept: tuple[KeptMessage, ...] = ()
     """What it adds to the thread of `keeps`, before its end."""
     keeps: int | None = None

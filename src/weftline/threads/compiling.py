@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from weftline.agent.agent import Agent
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import BeforeModel, SystemRendered
-from weftline.agent.loader import LoadedAgents
 from weftline.agent.settings import Settings
+from weftline.agent.skills.toolset import Skills, skills
 from weftline.errors import Issue
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.runtime.engine import Engine
-from weftline.threads.checking import load_project
 from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import DefinitionError, alias_of
 from weftline.threads.definitions.handlers import ToolDefinition
@@ -29,99 +28,127 @@ from weftline.threads.definitions.prompts import (
     LEVEL_OF,
     PromptDefinition,
     PromptEnvPart,
-    PromptIncludePart,
     PromptTextPart,
     PromptToolConfig,
+    ToolEntry,
     entry_name,
 )
+from weftline.threads.opening import AgentThreads
 from weftline.threads.packages import is_packed
-from weftline.threads.project import Project
 from weftline.threads.registry import Registry, is_external
-from weftline.threads.serving import Folder
-from weftline.threads.state import LiveThread, thread_of
+from weftline.threads.speakers import HandOff, Speaker, hands_over, parts_of, seats_of, speakers_of, text_of
+from weftline.threads.state import LiveThread
 from weftline.threads.tools import ThreadTool
-from weftline.workspace.context import Workspaces
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
+from weftline.tools.function import FunctionTool
 
 SCRIPTED = ("test", "scripted")
 """The providers that play a script."""
 
 
-def load_folder(path: str | Path, models: Catalog) -> tuple[LoadedAgents, Folder]:
-    """Returns a folder and its agents, whose models are added to `models`.
-
-    Raises:
-        WeftlineError: if anything is wrong with the folder.
-    """
-    project = load_project(path)
-    return LoadedAgents(Compiler.of(project, models).agents(), {}), Folder(project.registry)
+def agents_of(
+    registry: Registry, models: Catalog, *, scripts: Path | None = None, pages: Dialer | None = None
+) -> dict[str, Agent[Any, Any]]:
+    """Returns the agents that a person can talk to, by name; see `Project.agents`."""
+    played = None if scripts is None else ScriptedProvider(load_scripts(scripts))
+    return Compiler(registry, models, scripts=played, pages=pages).agents()
 
 
 class Compiler:
     """Makes the agents of one registry. `models` gets the providers of its models."""
 
     def __init__(
-        self, registry: Registry, models: Catalog, *, scripts: ScriptedProvider | None = None, host: Any = None
+        self,
+        registry: Registry,
+        models: Catalog,
+        *,
+        scripts: ScriptedProvider | None = None,
+        pages: Dialer | None = None,
+        host: Any = None,
     ) -> None:
+        """`pages` dials what `fetch` reads."""
         self._registry = registry
         self._models = models
         self._host = host
+        self._pages = pages
         if scripts is not None and not models.has("scripted"):
             models.add(scripts, name="scripted")
         self._ids = {name: self._offer(one) for name, one in registry.models.items()}
 
-    @classmethod
-    def of(cls, project: Project, models: Catalog, *, host: Any = None) -> Compiler:
-        scripts = None if project.scripts is None else ScriptedProvider(load_scripts(project.scripts))
-        return cls(project.registry, models, scripts=scripts, host=host)
-
     def agents(self) -> dict[str, Agent[Any, Any]]:
-        """Returns the agents that a person can talk to, by name.
+        """Returns the agents, by name.
 
         Raises:
             DefinitionError: for what cannot be run.
         """
         seen = self._registry.seen_from("")
         agents = [seen.agent(name) for name in seen.names("agent")]
-        return {served_name(one): self._agent(one) for one in agents if one.type == "ai_human"}
+        return {served_name(one): self._agent(one) for one in agents}
 
     def _agent(self, agent: AgentDefinition) -> Agent[Any, Any]:
-        prompt = self._registry.prompt(agent.side_a.prompt)
-        model = self._registry.models.get(prompt.model)
+        speakers = speakers_of(agent, self._registry)
+        first, *_ = speakers.values()
+        prompt = first.prompt
+        model, fallbacks = self._models_of(prompt)
         compiled = Agent(
-            self._model_id(prompt.model),
+            model,
             name=served_name(agent),
             description=agent.description or agent.tool_description or prompt.tool_description,
-            instructions=_text_of(prompt, self._registry),
-            tools=list(self._tools(agent, prompt)),
-            hooks=[Hook(BeforeModel, partial(_set_request, prompt))],
-            settings=_settings(prompt),
-            fallbacks=[] if model is None else [self._ids[one] for one in model.fallbacks],
+            instructions=text_of(prompt, self._registry),
+            tools=self._tools(speakers.values()),
+            hooks=[Hook(BeforeModel, _set_request)],
+            settings=Settings(reasoning=_level(prompt)),
+            fallbacks=fallbacks,
         )
-        if any(isinstance(part, PromptEnvPart) for part in _parts(prompt, self._registry)):
-            render = Hook(SystemRendered, partial(_render, prompt, self._registry), fail_closed=True)
-            render.name = f"of the prompt {prompt.name}"
+        if any(isinstance(part, PromptEnvPart) for one in speakers.values() for part in self._parts(one.prompt)):
+            render = Hook(SystemRendered, partial(_render, self._registry), fail_closed=True)
+            render.name = f"of the prompts of {agent.name}"
             compiled.hooks.insert(0, render)
-        compiled.on_thread = partial(self._thread, agent, prompt)
+        compiled.seats = seats_of(
+            speakers,
+            self._registry,
+            models={name: self._models_of(one.prompt) for name, one in speakers.items()},
+            levels={name: _level(one.prompt) for name, one in speakers.items()},
+        )
+        compiled.max_side_turns = agent.turns_at_most if agent.type == "dual_ai" else None
+        compiled.on_thread = AgentThreads(agent, speakers, self._registry, host=self._host)
         return compiled
 
-    def _tools(self, agent: AgentDefinition, prompt: PromptDefinition) -> Iterable[ThreadTool]:
-        for index, entry in enumerate(prompt.entries):
-            found = self._registry.callable(entry)
-            if isinstance(found, ToolDefinition):
-                yield ThreadTool(found, entry if isinstance(entry, PromptToolConfig) else None)
-                continue
-            what = "a tool that is defined elsewhere" if is_external(entry_name(entry)) else "an agent or a prompt"
-            problem = f"{what} cannot be called yet: {entry_name(entry)}"
-            raise DefinitionError(f'prompt "{prompt.name}"', [Issue(f"tools[{index}]", problem)])
+    def _parts(self, prompt: PromptDefinition) -> Iterable[PromptTextPart | PromptEnvPart]:
+        return parts_of(prompt, self._registry)
 
-    @asynccontextmanager
-    async def _thread(
-        self, agent: AgentDefinition, prompt: PromptDefinition, at: Workspaces, engine: Engine, run: RunInfo
-    ) -> AsyncGenerator[LiveThread]:
-        async with thread_of(
-            at, engine, run.thread_id, self._registry, agent=agent, prompt=prompt, host=self._host
-        ) as state:
-            yield state
+    def _models_of(self, prompt: PromptDefinition) -> tuple[str | None, tuple[str, ...]]:
+        """The model of a prompt, and its fallbacks."""
+        model = self._registry.models.get(prompt.model)
+        return self._model_id(prompt.model), () if model is None else tuple([self._ids[one] for one in model.fallbacks])
+
+    def _tools(self, speakers: Iterable[Speaker]) -> list[FunctionTool | Skills]:
+        """The tools of all who may speak. A tool that several prompts list has an entry for each."""
+        tools: dict[str, FunctionTool] = {}
+        entries: dict[str, dict[str, PromptToolConfig]] = {}
+        for speaker in speakers:
+            for index, entry in enumerate(speaker.prompt.entries):
+                found = self._registry.callable(entry)
+                if isinstance(found, ToolDefinition):
+                    of_tool = entries.setdefault(found.name, {})
+                    if isinstance(entry, PromptToolConfig):
+                        of_tool[speaker.name] = entry
+                    tools.setdefault(found.name, ThreadTool(found, of_tool))
+                elif hands_over(found):
+                    tools.setdefault(found.name, HandOff(found, self._registry.prompt(found.side_a.prompt)))
+                elif found is None and (own := self._of_server(entry_name(entry))) is not None:
+                    tools.setdefault(own.name, own)
+                else:
+                    raise _not_yet(speaker.prompt, index, entry)
+        own_skills = [skills(self._registry.skills)] if self._registry.skills else []
+        return [*own_skills, *tools.values()]
+
+    def _of_server(self, name: str) -> FunctionTool | None:
+        """A tool that every server has."""
+        if name == "fetch":
+            return fetch_tool(self._pages or Dialer(egress_from({})))
+        return builtin_tools().get(name)
 
     def _model_id(self, name: str) -> str | None:
         """The id of a model of the folder, or of one that the server knows; None for the server's default."""
@@ -151,43 +178,32 @@ def _made(model: ModelDefinition) -> Provider:
     return cast(Provider, made)
 
 
-def _settings(prompt: PromptDefinition) -> Settings:
+def _not_yet(prompt: PromptDefinition, index: int, entry: ToolEntry) -> DefinitionError:
+    what = "a tool that is defined elsewhere" if is_external(entry_name(entry)) else "an agent or a prompt"
+    problem = f"{what} cannot be called yet: {entry_name(entry)}"
+    return DefinitionError(f'prompt "{prompt.name}"', [Issue(f"tools[{index}]", problem)])
+
+
+def _level(prompt: PromptDefinition) -> int | None:
     reasoning = prompt.reasoning
     if reasoning is None:
-        return Settings()
-    return Settings(reasoning=LEVEL_OF[reasoning.effort] if reasoning.effort else reasoning.level)
+        return None
+    return LEVEL_OF[reasoning.effort] if reasoning.effort else reasoning.level
 
 
-def _set_request(prompt: PromptDefinition, point: BeforeModel) -> None:
+def _set_request(point: BeforeModel, context: RunContext[LiveThread]) -> None:
     if point.tools:
+        prompt = context.deps.speaker.prompt
         point.tool_choice = prompt.tool_choice
         point.parallel_tool_calls = prompt.parallel_tool_calls
 
 
-def _parts(prompt: PromptDefinition, registry: Registry) -> Iterable[PromptTextPart | PromptEnvPart]:
-    """The text and variables of a prompt and of those that it includes, in order."""
-    for part in prompt.parts:
-        if isinstance(part, PromptIncludePart):
-            yield from _parts(registry.prompt(part.prompt), registry)
-        else:
-            yield part
-
-
-def _text_of(prompt: PromptDefinition, registry: Registry) -> str:
-    """The prompt with `{NAME}` where a variable's value will be: what its digest is made of."""
-    parts = _parts(prompt, registry)
-    own = "".join([one.content if isinstance(one, PromptTextPart) else f"{{{one.property}}}" for one in parts])
-    return f"{registry.instructions}\n\n{own}" if registry.instructions else own
-
-
-async def _render(
-    prompt: PromptDefinition, registry: Registry, point: SystemRendered, context: RunContext[LiveThread]
-) -> None:
+async def _render(registry: Registry, point: SystemRendered, context: RunContext[LiveThread]) -> None:
+    prompt = context.deps.speaker.prompt
     texts: list[str] = [f"{registry.instructions}\n\n"] if registry.instructions else []
-    for part in _parts(prompt, registry):
+    for part in parts_of(prompt, registry):
         if isinstance(part, PromptEnvPart):
             texts.append(await context.deps.variables.get(part.property))
         else:
             texts.append(part.content)
-    before = _text_of(prompt, registry)
-    point.system = point.system.replace(before, "".join(texts), 1)
+    point.system = point.system.replace(text_of(prompt, registry), "".join(texts), 1)

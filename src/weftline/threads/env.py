@@ -49,11 +49,17 @@ class Env:
         self.defaults = tuple(defaults)
         self.scoped = scoped
 
-    def with_entry(self, env: Defaults) -> Env:
-        """The variables as a call of a tool sees them: its entry's own come after those of the agent."""
-        if not env:
-            return self
-        return Env(self._at, self._thread, defaults=(*self.defaults[:1], env, *self.defaults[1:]), scoped=self.scoped)
+    @staticmethod
+    async def stored_names(at: Workspaces, workspace: int, *, user: str | None) -> set[str]:
+        """The names that a new thread of this user has values for, from its account and workspace."""
+
+        def query() -> Query[set[str]]:
+            found: set[str] = set()
+            for owner in (WORKSPACE,) if user is None else (WORKSPACE, of_account(user)):
+                found.update([row.name for row in (yield from thread_state.env_of(owner, workspace=workspace))])
+            return found
+
+        return await at.records.read(query())
 
     async def get(self, name: str) -> str:
         """Raises `MissingVariable`."""

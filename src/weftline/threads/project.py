@@ -13,9 +13,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,10 @@ from weftline.threads.markdown import AGENT_FIELDS, SCHEDULE_FIELDS, Markdown, a
 from weftline.threads.packages import Installed, installed_packages, package_of
 from weftline.threads.registry import KINDS, TABLES, AnyDefinition, Registry, ScheduleDefinition
 from weftline.threads.sources import Problem, Source, import_problem
+
+if TYPE_CHECKING:
+    from weftline.net.dial import Dialer
+    from weftline.providers.catalog import Catalog
 
 FOLDERS: dict[str, Kind] = {
     "models": "model",
@@ -71,6 +76,18 @@ class Project(Struct, frozen=True, kw_only=True):
     evals: tuple[Path, ...] = ()
     scripts: Path | None = None
     generation: Generation
+
+    def agents(self, models: Catalog, *, pages: Dialer | None = None) -> dict[str, Any]:
+        """Returns the agents (`weftline.Agent`) that a person can talk to, by name, and adds the folder's models.
+
+        `pages` dials what `fetch` reads.
+
+        Raises:
+            DefinitionError: for what cannot be run.
+        """
+        # By name, as agents know engines, which know servers, which know what a folder is.
+        compiling = import_module(f"{__package__}.compiling")
+        return compiling.agents_of(self.registry, models, scripts=self.scripts, pages=pages)
 
     def line_of(self, kind: Kind | str, name: str, field: str = "") -> tuple[str, int]:
         """Returns the file and line of a definition's field."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.agent.context import Entered
 from weftline.errors import NotFound
 from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
@@ -30,7 +31,8 @@ from weftline.threads.definitions.endpoints import (
     routes_of,
 )
 from weftline.threads.registry import TABLES, Registry
-from weftline.threads.state import BlockingThread, LiveThread, state_of
+from weftline.threads.speakers import sides_of
+from weftline.threads.state import BlockingThread, LiveThread
 from weftline.tools.workers import shared_workers
 from weftline.workspace.context import Workspaces
 
@@ -118,8 +120,8 @@ class Folder:
             NotFound: if the thread's agent is not one of the folder.
         """
         agent = self._agent(row)
-        prompt = self.registry.prompt(agent.side_a.prompt)
-        state = state_of(at, row, self.registry, agent=agent, prompt=prompt, engine=engine, host=self._host)
+        speakers = {one.name: one for one in sides_of(agent, self.registry)}
+        state = LiveThread(at, row, self.registry, speakers=speakers, entered=Entered(), engine=engine, host=self._host)
         with state.during(key) as scoped:
             yield scoped
 

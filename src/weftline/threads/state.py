@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec.json import decode
 from msgspec.structs import asdict
 
+from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
-from weftline.runtime import ids
+from weftline.runtime.agent_code.seats import name_of
 from weftline.runtime.engine import Engine
 from weftline.store.records.thread_effects import EffectFilter
 from weftline.store.records.thread_files import FileRow
@@ -26,6 +27,7 @@ from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
 from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
+from weftline.threads.speakers import Speaker, seat_of
 from weftline.threads.thread import (
     AttachmentRef,
     EnvType,
@@ -33,6 +35,9 @@ from weftline.threads.thread import (
     FileChunk,
     FileRecord,
     FileStats,
+    FindResult,
+    GrepLine,
+    GrepResult,
     MessagesResult,
     Order,
     ScheduledEffect,
@@ -41,9 +46,9 @@ from weftline.threads.thread import (
 )
 from weftline.workspace import thread_effects as effects
 from weftline.workspace import thread_files as files
-from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_messages import said
+from weftline.workspace.thread_search import find_files, grep_files
 from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
@@ -63,17 +68,19 @@ class LiveThread:
         row: ThreadRow,
         registry: Registry,
         *,
-        agent: AgentDefinition,
-        env: Env,
+        speakers: Mapping[str, Speaker],
+        entered: Entered,
         engine: Engine,
         host: Any = None,
     ) -> None:
+        """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
         self._at = at
         self._engine = engine
         self._row = row
-        self._registry = registry.seen_from(package_of(agent))
-        self._agent = agent
-        self._env = env
+        self._speakers = speakers
+        self._entered = entered
+        self._entry: Defaults = {}
+        self._registry = registry.seen_from(package_of(self.speaker.agent))
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
@@ -104,7 +111,7 @@ class LiveThread:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state._made, state.options = key, {}, options or {}
-        state._env = self._env.with_entry(env or {})
+        state._entry = env or {}
         try:
             yield state
         finally:
@@ -127,6 +134,15 @@ class LiveThread:
         number = self._made[kind] = self._made.get(kind, 0) + 1
         return blake2b(f"{self._key}\n{kind}\n{number}".encode(), digest_size=16).digest()
 
+    @property
+    def speaker(self) -> Speaker:
+        """Who speaks in the run now."""
+        inside = self._entered.inside
+        name = "" if inside is None else name_of(inside.now)
+        if name not in self._speakers:
+            name = seat_of(self._row.seat_agent or "")
+        return self._speakers.get(name) or next(iter(self._speakers.values()))
+
     # Identity
 
     @property
@@ -135,7 +151,7 @@ class LiveThread:
 
     @property
     def agent_id(self) -> str:
-        return self._row.seat_agent or self._agent.name
+        return self.speaker.agent.name
 
     @property
     def user_id(self) -> str | None:
@@ -228,15 +244,17 @@ class LiveThread:
 
     @property
     def variables(self) -> Env:
-        return self._env
+        speaker = self.speaker
+        defaults = (speaker.agent.env, self._entry, speaker.prompt.env)
+        return Env(self._at, self._row, defaults=defaults, scoped=speaker.scoped)
 
     async def env(self, name: str, /) -> str:
         self._open()
-        return await self._env.get(name)
+        return await self.variables.get(name)
 
     async def env_type(self, name: str, /) -> EnvType:
         self._open()
-        return await self._env.type_of(name)
+        return await self.variables.type_of(name)
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
@@ -291,7 +309,18 @@ class LiveThread:
         self._open()
         if isinstance(data, str):
             data, mime_type = data.encode(), mime_type or files.guessed(path) or "text/plain"
-        said = files.About(mime_type=mime_type or "", **about)
+        said = files.About(
+            mime_type=mime_type or "",
+            width=about.get("width"),
+            height=about.get("height"),
+            metadata=about.get("metadata", {}),
+            thumbnail=about.get("thumbnail"),
+        )
+        location, size = about.get("location"), about.get("size", 0)
+        if location is not None:
+            if data != b"":
+                raise invalid_field("data", "must be empty for a file that is elsewhere.")
+            return _record(await files.register(self._at, self._row, path, location, size, about=said))
         return _record(await files.write(self._at, self._row, path, data, about=said))
 
     async def read_file(self, path: str, /) -> bytes | None:
@@ -342,6 +371,19 @@ class LiveThread:
         found = await files.totals(self._at, self._row)
         return FileStats(file_count=found.files, total_size=found.bytes)
 
+    async def grep_files(self, pattern: str, /) -> list[GrepResult]:
+        self._open()
+        found = await grep_files(self._at, self._row, pattern)
+        return [
+            GrepResult(path=one.path, matches=tuple([GrepLine(line.line, line.text) for line in one.matches]))
+            for one in found
+        ]
+
+    async def find_files(self, pattern: str, /) -> FindResult:
+        self._open()
+        found = await find_files(self._at, self._row, pattern)
+        return FindResult(paths=tuple(found), total=len(found))
+
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()
         return await files.thumbnail(self._at, self._row, path)
@@ -359,6 +401,7 @@ def _record(file: FileRow) -> FileRecord:
         width=file.width,
         height=file.height,
         created_at=file.created_at,
+        location=file.shown_location,
     )
 
 
@@ -388,42 +431,3 @@ class BlockingThread:
 
         while (piece := self._wait(following())) is not None:
             yield piece
-
-
-@asynccontextmanager
-async def thread_of(
-    at: Workspaces,
-    engine: Engine,
-    session_id: str | None,
-    registry: Registry,
-    *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
-    host: Any,
-) -> AsyncGenerator[LiveThread]:
-    """The thread of a run, by the id of its session, for as long as the run is in memory."""
-    known = None if session_id is None else ids.parse(session_id, prefix="ses_")
-    row = None if known is None else await threads.by_key_and_salt(at, *known)
-    if row is None:
-        raise NotFound("The run has no thread.")
-    state = state_of(at, row, registry, agent=agent, prompt=prompt, engine=engine, host=host)
-    try:
-        yield state
-    finally:
-        state.end()
-
-
-def state_of(
-    at: Workspaces,
-    row: ThreadRow,
-    registry: Registry,
-    *,
-    agent: AgentDefinition,
-    prompt: PromptDefinition,
-    engine: Engine,
-    host: Any,
-) -> LiveThread:
-    """The thread, for an agent with this prompt."""
-    scoped = frozenset([one.name for one in (*agent.variables, *prompt.variables) if one.scoped])
-    env = Env(at, row, defaults=(agent.env, prompt.env), scoped=scoped)
-    return LiveThread(at, row, registry, agent=agent, env=env, engine=engine, host=host)

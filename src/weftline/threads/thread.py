@@ -201,6 +201,8 @@ class FileRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
     width: int | None = None
     height: int | None = None
     created_at: int | None = None
+    location: str = ""
+    """Where its content is read from, if `storage` is `url`; without credentials and query."""
 
 
 class FileChunk(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -244,6 +246,10 @@ class WriteFileOptions(TypedDict, total=False):
     height: int
     metadata: Mapping[str, Any]
     thumbnail: bytes
+    location: str
+    """The address of its content, which is then not given: the data is empty."""
+    size: int
+    """Of what is at the location."""
 
 
 class CodeOptions(TypedDict, total=False):

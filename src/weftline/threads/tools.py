@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from weftline import prompts
@@ -19,9 +19,9 @@ from weftline.tools.signature import Parameters
 
 
 class ThreadTool(FunctionTool[..., Any, Any]):
-    """A tool whose function gets the state of the run's thread. `entry` is what its prompt says of it."""
+    """A tool whose function gets the state of the run's thread. `entries` is what prompts say of it, by seat."""
 
-    def __init__(self, definition: ToolDefinition, entry: PromptToolConfig | None = None) -> None:
+    def __init__(self, definition: ToolDefinition, entries: Mapping[str, PromptToolConfig]) -> None:
         given = definition
         super().__init__(
             given.execute,
@@ -40,7 +40,8 @@ class ThreadTool(FunctionTool[..., Any, Any]):
             display_hint=given.display_hint,
         )
         self.definition = given
-        self.entry = entry or PromptToolConfig(given.name)
+        self._entries = entries
+        self._entry = PromptToolConfig(given.name)
 
     @property
     def parameters(self) -> Parameters:
@@ -51,8 +52,9 @@ class ThreadTool(FunctionTool[..., Any, Any]):
     async def invoke(self, args: bytes, context: ToolContext[Any]) -> ToolOutput:
         thread: LiveThread = context.deps
         key = context.idempotency_key
+        entry = self._entries.get(thread.speaker.name, self._entry)
         package = package_of(self.definition)
-        with thread.during(key, env=self.entry.env, options=self.entry.options, package=package) as state:
+        with thread.during(key, env=entry.env, options=entry.options, package=package) as state:
             needed = [one.name for one in self.definition.variables if one.required]
             missing = await state.variables.missing(needed)
             if missing:

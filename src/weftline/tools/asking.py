@@ -16,6 +16,8 @@ from weftline.text.display import titled
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, title_of
 
+logger = logging.getLogger(__name__)
+
 
 class Ask(Struct, frozen=True):
     """A question to a person about a call. With `options` the answer is one of them, or several if `multiple`.
@@ -128,8 +130,6 @@ def rendered(template: str, args: bytes) -> str:
     """
     return _Template().vformat(template, (), decode(args, type=dict[str, Any]))
 
-
-logger = logging.getLogger(__name__)
 
 MAX_HINT_CHARS = 200
 

@@ -27,6 +27,8 @@ from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 from weftline.trace_context import fields
 from weftline.work.outcomes import raise_if_cancelled
 
+logger = logging.getLogger(__name__)
+
 _RUNNERS = frozenset({"bunx", "docker", "node", "npx", "pipx", "pnpx", "python", "python3", "uv", "uvx", "deno", "bun"})
 _WORDS_OF_RUNNERS = frozenset({"run", "exec", "dlx", "tool"})
 _SUFFIXES = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".exe")
@@ -62,8 +64,6 @@ def spelled(name: str) -> str:
 def _base(word: str) -> str:
     return PurePath(word).name
 
-
-logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 200_000
 """How much of one result a model may read."""

@@ -250,14 +250,15 @@ def _type_of_content(data: bytes, given: str | None, field: str) -> str:
         raise AttachmentRefused(field, "is empty")
     if len(data) > MAX_ATTACHMENT_BYTES:
         raise _too_large(field)
-    found = _sniffed(data)
+    found = sniffed(data)
     media_type = _accepted(given or found)
     if found != media_type and (found is not None or media_type in IMAGE_TYPES or media_type == "application/pdf"):
         raise AttachmentRefused("mediaType", f"is {media_type}, but the content is {found or 'something else'}")
     return media_type
 
 
-def _sniffed(data: bytes) -> str | None:
+def sniffed(data: bytes) -> str | None:
+    """Returns the media type that a content shows by how it begins."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((media_type for signature, media_type in _SIGNATURES if data.startswith(signature)), None)

@@ -5,7 +5,8 @@ HTTP.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -23,6 +24,18 @@ _FIRST_KEY = 10**17
 """Above the key of any record, so that code agents come last in lists."""
 
 
+class ThreadRules(Protocol):
+    """What an agent of a folder wants of its threads. `at` is the context of every use case, `engine` has its runs."""
+
+    async def check(self, at: Any, workspace: int, /, *, user: str | None, env: Mapping[str, str]) -> None:
+        """Raises `InvalidRequest` if a thread with these variables could not work."""
+        ...
+
+    async def begin(self, at: Any, engine: Any, row: Any, /) -> None:
+        """Does what comes before the first message of a new thread. Waits for it only for a while."""
+        ...
+
+
 class CodeAgent(Struct, frozen=True, kw_only=True):
     name: str
     """Its id as well."""
@@ -33,6 +46,8 @@ class CodeAgent(Struct, frozen=True, kw_only=True):
     output: OutputSchema | None = None
     plan: Callable[[RunSpec], RunPlan]
     """Makes the plan of its run from what a client asks for."""
+    threads: ThreadRules | None = None
+    """For an agent whose runs all have a thread."""
 
 
 def _no_spec(agent: CodeAgent) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from weftline.store.database import Database
 from weftline.store.sealing import Hasher, Vault
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
+
+if TYPE_CHECKING:
+    from weftline.net.dial import Dialer
 
 
 class Clock(Protocol):
@@ -19,10 +22,13 @@ class Clock(Protocol):
         ...
 
 
+ChangeKind: TypeAlias = Literal["budgets", "credentials", "effects", "logins", "providers", "schedules", "webhooks"]
+
+
 class Change(Struct, frozen=True):
     """Something that is cached in memory has changed and must be read again."""
 
-    kind: Literal["budgets", "credentials", "effects", "logins", "providers", "schedules", "webhooks"]
+    kind: ChangeKind
     workspace: int | None = None
     """None if it may affect every workspace."""
     by: str = ""
@@ -58,6 +64,8 @@ class Workspaces(Struct, frozen=True, dict=True):
     code: CodeAgents = NO_CODE
     """The agents that every workspace has because they are defined in this process's code."""
     files: FileLimits = FileLimits()
+    dialer: Dialer | None = None
+    """Reads what addresses in stored files name; None in a process that reaches none."""
 
     @cached_property
     def hasher(self) -> Hasher:

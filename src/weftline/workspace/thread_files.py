@@ -33,6 +33,7 @@ from weftline.workspace.thread_contents import (
     release,
     small_content,
 )
+from weftline.workspace.thread_locations import fetched, sealed
 
 MAX_PATH_BYTES = 1_024
 MAX_LEVELS = 64
@@ -43,8 +44,10 @@ MAX_PIXELS = 1_000_000
 ATTACHMENTS = "/attachments"
 """The folder of files that messages and results name."""
 _BYTES = "application/octet-stream"
-_MIME_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ ;][ -~]*)?")
-_ROOT = FileRow(folder="/", name="")
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MIME_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(?: ?; ?{_TOKEN}={_TOKEN})*")
+"""Without quoted values: a header with a comma means two types to browsers."""
+ROOT = FileRow(folder="/", name="")
 
 
 class Place(NamedTuple):
@@ -142,6 +145,23 @@ async def write(
     return stored
 
 
+async def register(
+    at: Workspaces, thread: ThreadRow, path: str, location: str, size: int, *, about: About = _NOTHING
+) -> FileRow:
+    """Writes a file whose content is at an address, from which it is read each time. Raises as `write` does."""
+    place = place_of(path)
+    if not 0 <= size <= at.files.file_bytes:
+        raise invalid_field("size", f"must be between 0 and {at.files.file_bytes:,}.")
+    stored, shown = sealed(at, thread, place.path, location)
+    file = replace(
+        described(place, about), location=stored, shown_location=shown, size=size, created_at=at.clock.now_us()
+    )
+    released: list[int] = []
+    await at.records.write(link(at, thread, file, thumbnail=about.thumbnail, released=released))
+    await contents_of(at).remove(released)
+    return file
+
+
 def described(place: Place, about: About) -> FileRow:
     """The row of a file without its content. Raises `InvalidRequest`."""
     if not place.name:
@@ -193,7 +213,7 @@ async def make_folder(at: Workspaces, thread: ThreadRow, path: str) -> FileRow:
         yield from threads.open_row(thread.key)
         made = yield from _make(thread.key, [*place.above, place] if place.name else [], now=now)
         yield from _charge(at, thread, files=made, bytes=0)
-        return (yield from _find(thread.key, place)) or _ROOT
+        return (yield from _find(thread.key, place)) or ROOT
 
     return await at.records.write(query())
 
@@ -260,11 +280,15 @@ async def opened(at: Workspaces, thread: ThreadRow, path: str) -> AsyncGenerator
         return file
 
     async with reading(at, find) as found:
-        yield found
+        if found is None or found.file.location is None:
+            yield found
+            return
+        async with fetched(at, thread, found.file) as pieces:
+            yield Reading(found.file, pieces)
 
 
 async def read(at: Workspaces, thread: ThreadRow, path: str) -> bytes | None:
-    """All of a file; None if there is none."""
+    """All of a file; None if there is none. Raises `LocationUnavailable` if its content is elsewhere."""
     async with opened(at, thread, path) as found:
         return None if found is None else b"".join([piece async for piece in found.pieces])
 
@@ -310,7 +334,7 @@ async def totals(at: Workspaces, thread: ThreadRow) -> Stored:
 
 def _find(thread: int, place: Place) -> Query[FileRow | None]:
     if not place.name:
-        return _ROOT
+        return ROOT
     return (yield from rows.find(thread, *place))
 
 

@@ -33,7 +33,7 @@ NO_ID = "nothing_0123456789ab"
 
 
 def path_of(route: Route, slug: str = "acme") -> str:
-    return re.sub(r"\{\w+\}", NO_ID, route.path.replace("{slug}", slug))
+    return re.sub(r"\{\*?\w+\}", NO_ID, route.path.replace("{slug}", slug))
 
 
 async def ask(world: World, route: Route, credential: str | None, *, slug: str = "acme") -> Reply:

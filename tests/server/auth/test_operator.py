@@ -27,7 +27,7 @@ async def by_operator(world: World, method: str, path: str, *, body: Any = None,
 
 @pytest.mark.parametrize("route", OPERATORS, ids=named)
 async def test_routes_of_the_operator_do_not_exist_for_others(world: World, route: Route) -> None:
-    path = re.sub(r"\{\w+\}", "acme", route.path)
+    path = re.sub(r"\{\*?\w+\}", "acme", route.path)
     unknown = await world.call(route.method, f"{PATHS}nothing")
     for credential in (None, await world.key()):
         reply = await world.call(route.method, path, credential=credential, body={})
@@ -72,7 +72,7 @@ async def test_the_operator_is_refused_by_other_protocols(world: World) -> None:
 )
 async def test_no_workspace_is_named_by_a_dash(world: World, route: Route) -> None:
     """Lists that have all workspaces at once say so; everything else needs one, or an id that says which."""
-    path = re.sub(r"\{\w+\}", NO_ID, route.path.replace("{slug}", EVERY))
+    path = re.sub(r"\{\*?\w+\}", NO_ID, route.path.replace("{slug}", EVERY))
     reply = await by_operator(world, route.method, path, body={})
     assert reply.status == (200 if route.every_workspace else 404)
     if not any(name in route.path for name in BY_ID) and not route.every_workspace:

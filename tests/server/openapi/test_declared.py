@@ -20,7 +20,7 @@ from weftline.server.routes.every import ROUTES
 
 from ..auth.kit import World, named
 from ..auth.worlds import new_world
-from .test_openapi import BODIES, MAKERS
+from .test_openapi import BODIES, FILE, MAKERS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,6 +33,7 @@ def _text(raw: bytes) -> str:
 
 
 BODY = Body(dict, _text)
+JSON = {"content-type": "application/json"}
 
 
 def parameters(route: Route) -> set[tuple[str, str]]:
@@ -60,10 +61,12 @@ async def key(world: World) -> str:
 async def known(world: World, key: str) -> dict[str, str]:
     """Something for every id that a path can have; the run has ended."""
     made: dict[str, str] = {"slug": "acme", "workspaceSlug": "acme", "agentSlug": "known", "awaitId": "await_0_0"}
-    made |= {"turn": "last", "key": "k", "name": "k", "userId": "ann"}
+    made |= {"turn": "last", "effectId": "eff_0", "key": "k", "name": "k", "userId": "ann", "path": "k"}
     for name, (path, body, field) in MAKERS.items():
         reply = await world.call("POST", f"{WORKSPACE}/{path}", credential=key, body=body)
         made[name] = reply.json[field]
+    file = f"{WORKSPACE}/threads/{made['threadId']}/fs/k"
+    await world.call("POST", file, credential=key, body=FILE, headers=JSON)
     run = {"modelId": "scripted:hello", "prompt": "hi"}
     reply = await world.call("POST", f"{WORKSPACE}/agent-runs", credential=key, body=run)
     made["runId"] = reply.json["runId"]
@@ -104,10 +107,10 @@ async def test_a_handler_reads_every_parameter_that_the_page_has(
     body: Any = None
     if route.body is not None:
         # Whether unknown fields are refused is asked only if there are some.
-        body = {**BODIES[body_type(route)], **({"unknwon": 1} if route.warns else {})}
+        body = {**BODIES.get(body_type(route), {}), **({"unknwon": 1} if route.warns else {})}
     follows = EventStream in (route.returns, *getattr(route.returns, "__args__", ()))
-    accepts = {"accept": "text/event-stream"} if follows else {}
-    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], route.path)
+    accepts = {"accept": "text/event-stream"} if follows else JSON
+    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], shown_path(route))
     reply = await world.call(route.method, path, credential=key, body=body, headers=accepts)
     assert reply.status != 500, reply.body
     assert reads == parameters(route)
@@ -124,7 +127,7 @@ LISTED = [
 async def test_every_value_that_page_lists_is_accepted_and_no_other(
     route: Route, name: str, value: str, world: World, key: str, known: dict[str, str]
 ) -> None:
-    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], route.path)
+    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], shown_path(route))
     assert (await world.call("GET", f"{path}?{name}={value}", credential=key)).status == 200
     refused = await world.call("GET", f"{path}?{name}={value}s", credential=key)
     assert refused.status == 400 and refused.json["issues"][0]["path"] == name and value in refused.json["message"]

@@ -32,15 +32,17 @@ from weftline.api.schemas.provided import ResultsModel
 from weftline.cases.agents import AgentModel
 from weftline.cases.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.cases.budgets import BudgetLimitsModel
+from weftline.cases.effects import EffectModel
 from weftline.cases.keys import NewKey
 from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.cases.thread_files import FileModel
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
 from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
 from weftline.server.a2a import rpc
-from weftline.server.declared import Form
+from weftline.server.declared import Form, RawBytes
 from weftline.server.openapi import body_type, document, json_type, shown_path
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
@@ -68,6 +70,7 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
+FILE = {"data": "eA==", "thumbnail": "eA=="}
 _OF_RUN = "/api/v1/workspaces/{slug}/agent-runs/{runId}"
 OTHERWISE = (
     ("/api/oauth/client.json", 404),
@@ -80,10 +83,12 @@ OTHERWISE = (
     (f"{_OF_RUN}/pause", 409),
     (f"{_OF_RUN}/resume", 409),
     (f"{_OF_RUN}/messages", 409),
+    ("/api/v1/workspaces/{slug}/threads/{threadId}/effects", 404),
+    ("/api/v1/workspaces/{slug}/threads/{threadId}/effects/{effectId}", 404),
     ("/api/v1/workspaces/{slug}/accounts/{userId}/env/{name}", 404),
     ("/api/v1/workspaces/{slug}/env/{name}", 404),
 )
-"""This server has no public address, the run has ended, and a variable may be gone already."""
+"""This server has no public address and no folder, the run has ended, and a variable may be gone already."""
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -105,7 +110,9 @@ BODIES: dict[Any, Json] = {
     BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     ThreadModel: {"agentId": "known"},
     ValueModel: {"value": 1},
+    FileModel: FILE,
     EnvModel: {"value": "x"},
+    EffectModel: {"name": "known"},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},
@@ -146,10 +153,12 @@ class Known:
             "workspaceSlug": self.slug,
             "runId": run,
             "awaitId": "await_0_0",
+            "effectId": "eff_0",
             "turn": "last",
             "key": "k",
             "name": "k",
             "userId": "ann",
+            "path": "k",
             "agentId": agent,
             "agentSlug": "known",
             "webhookId": webhook,
@@ -170,7 +179,10 @@ class Known:
         """A new thing of a kind, by the name that paths have for its id."""
         path, body, field = MAKERS[name]
         unique = {"name": f"{body['name']}{next(self._count)}"} if path in ("tools", "providers") else {}
-        return self.post(path, {**body, **unique})[field]
+        made: str = self.post(path, {**body, **unique})[field]
+        if name == "threadId":
+            self.post(f"threads/{made}/fs/k", FILE)
+        return made
 
     def post(self, path: str, body: Json) -> Json:
         return json.loads(self.open(f"/api/v1/workspaces/{self.slug}/{path}", json.dumps(body).encode()))
@@ -228,7 +240,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"(request|sent)\.(body|read)\(|read_(form|fields)\(|mcp\.answer\(|_Given\(request")
+    reads = re.compile(r"(request|sent)\.(body|read|pieces)\(|read_(form|fields)\(|mcp\.answer\(|_Given\(request")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")
@@ -311,7 +323,7 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
 
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
 def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, known: Known) -> None:
-    method, path = route.method, route.path
+    method, path = route.method, shown_path(route)
     described = described_page[path][method]
     form = route.body.type if isinstance(route.body, Form) else None
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
@@ -325,9 +337,15 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
         return response.status_code
 
     body = (
-        NOT_SET if route.body is None else BODIES[body_type(route)] if form is None else {**FORMS[form], **known.client}
+        NOT_SET
+        if route.body is None
+        else BODIES.get(body_type(route))
+        if form is None
+        else {**FORMS[form], **known.client}
     )
     media = "application/json" if form is None else "application/x-www-form-urlencoded"
+    if route.body is not None and route.body.type is RawBytes:
+        body, media = b"x", "application/octet-stream"
     plain = described.Case(
         path_parameters={name: value(name) for name in re.findall(r"{(\w+)}", path)},
         body=body,

@@ -162,7 +162,7 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, odds=KILLS),
-    Bug("ends_in_two_transactions", "C6 C8 B2", log=EndsInTwoTransactions, odds=KILLS),
+    Bug("ends_in_two_transactions", "B1 B2 C6 C8", log=EndsInTwoTransactions, odds=KILLS),
     Bug(
         "says_yes_to_a_write_that_failed",
         "C1 C2 C3 C4 C6 S9 K2 loop",

@@ -21,6 +21,7 @@ from weftline.agent.engine.logs import RecentLogs, facts_around
 from weftline.agent.engine.loop_proxy import LoopProxy, call
 from weftline.agent.engine.prompt_methods import PromptMethods
 from weftline.agent.engine.starting import Models, Starter
+from weftline.agent.engine.thread_methods import AgentFolder, ThreadMethods
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.planning.plans import ChildPlans, added_toolsets, digest_of_call
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
@@ -60,7 +61,7 @@ Companion: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 _ROUTE = "library"
 
 
-class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
+class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMethods):
     """Where agents' runs live: durable in a directory, or in memory without one.
 
         async with Engine("./data", agents=[agent]) as engine:  # continues the runs of an earlier process
@@ -79,6 +80,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         code_version: The version of the agents' code, instead of a digest of its source; see `Limits.on_deploy`.
         model_retries_timeout_s: How long all attempts of a turn at one model may take together, without the waits
             between them; 900 by default. A fallback has the whole time again.
+        project: A folder of agents, such as `load_project("./desk")`: its agents are `engine.agents`, by name.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         drain_s: float = 5.0,
         code_version: str | None = None,
         model_retries_timeout_s: float | None = None,
+        project: AgentFolder | None = None,
     ) -> None:
         if model_retries_timeout_s is not None and not 0 < model_retries_timeout_s < float("inf"):
             raise ValueError(f"model_retries_timeout_s must be a positive number, not {model_retries_timeout_s!r}")
@@ -127,6 +130,9 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """Closes an engine that was opened implicitly."""
         for agent in agents:
             self._admit(agent)
+        for agent in () if project is None else project.agents(self._models.folder).values():
+            self._admit(agent)
+        self._models.include_folder()
 
     @property
     def is_open(self) -> bool:
@@ -202,6 +208,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             from weftline.agent.engine.starting import StoredResources  # runs in memory do not need its imports
 
             self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
+            self.workspaces = self._tools.workspaces = replace(self.workspaces, dialer=self._stored.dialer)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)

@@ -37,6 +37,7 @@ from weftline.providers.base import Provider
 from weftline.runtime.deploys import can_run_here
 from weftline.runtime.engine import Observer
 from weftline.store.base import Store
+from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import RunRow
 from weftline.workspace.context import Workspaces
 
@@ -173,6 +174,10 @@ class WatchMethods:
     def _events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
         """Yields the events of a run, from the log and then live."""
         return self.attach(run_id).events()
+
+    if TYPE_CHECKING:
+
+        async def _state_of(self, row: ThreadRow) -> Any: ...
 
     async def observe(self, observer: Observer) -> Callable[[], None]:
         """Calls `observer` with every entry of every run from now on, run by run in the order of the log.

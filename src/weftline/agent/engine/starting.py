@@ -69,9 +69,8 @@ class StoredResources:
         def app() -> App:
             from weftline.server.local_serving import app_beside  # only a command needs it
 
-            made = app_beside(host, self.store, self.catalogs)
-            made.logins_changed = self.tools.pool.forget_logins
-            return made
+            forget_logins = self.tools.pool.forget_logins
+            return app_beside(host, self.store, self.catalogs, logins_changed=forget_logins)
 
         self.own_socket = OwnSocket(self.store, app)
         await self.own_socket.start()
@@ -94,6 +93,8 @@ class Models:
 
     def __init__(self, given: Catalog | None) -> None:
         self._given = given
+        self.folder = Catalog()
+        """The models that a folder of agents brings."""
         self.catalog = _fresh(given)
         self._usual: Catalog | None = None
         """The providers whose keys are in the environment, once they were needed."""
@@ -116,6 +117,10 @@ class Models:
         self._transport = AiohttpTransport()
         self._usual = build_catalog(usual_providers(), transport=self._transport)
         self.catalog.include(self._usual)
+
+    def include_folder(self) -> None:
+        """Adds what a folder brings; what the engine was given goes first."""
+        self.catalog.include(self.folder)
 
     def offer(self, provider: Provider, name: str) -> None:
         """Adds a model object under a name, permanently.
@@ -182,6 +187,7 @@ class Models:
             await self._transport.aclose()
         self._usual = self._transport = None
         self.catalog = _fresh(self._given)
+        self.include_folder()
         for gone in (self._named, self._offered, self._in_use, self._users, self._spare):
             gone.clear()
 

@@ -89,4 +89,5 @@ def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> Co
         instructions=agent.instructions if isinstance(agent.instructions, str) else None,
         output=None if agent.output_type is None else agent.output_type.schema,
         plan=partial(client_plan, agent, code=name, model=model),
+        threads=agent.on_thread,
     )

@@ -53,7 +53,7 @@ class AgentDigests:
         return replace(found, prompt=digest("text", plan.system or ""), given=True) if given else found
 
     def _known_of(self, agent: Definition[Any, Any]) -> _Known:
-        basis = (agent.tools, agent.instructions, len(agent.hooks), agent.policy_engine, self.version)
+        basis = (agent.tools, agent.instructions, len(agent.hooks), agent.policy_engine, self.version, agent.seats)
         known = self._known.get(agent)
         if known is not None and known.basis == basis:
             return known
@@ -102,7 +102,7 @@ def joined(own: Digests, others: Digests | None) -> Digests:
 def _prompt(agent: Definition[Any, Any]) -> str:
     made = agent.instructions
     if made is None or isinstance(made, str):
-        return digest("text", made or "")
+        return digest("text", made or "", *[one.system for one in agent.seats[1:]])
     return digest("code", source_of(made))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -21,22 +21,20 @@ from weftline.agent.settings import Settings, budget_of, rule_of
 from weftline.agent.subagents import Subagent
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import encode
-from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
-from weftline.kernel.policy import BudgetRule, PolicyRule
+from weftline.kernel.policy import PolicyRule, tighter
 from weftline.messages import User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.runtime.agent_code.code import ChildLimits
 from weftline.runtime.agent_code.seats import rules_of
 from weftline.runtime.engine import Engine
 from weftline.spec.fields import RunSpec
-from weftline.spec.plan import copied, level_of, to_plan
+from weftline.spec.groups import either, least, own_value, strictest
+from weftline.spec.merge import copies_within
+from weftline.spec.plan import COPIED_LIMITS, IN_LIMITS, copied, level_of, limits_asked, to_plan
 from weftline.tools.base import Tool, Toolset
 from weftline.trace_context import new_trace
-
-_NO_LIMITS = StoredLimits()
-_TIGHTENED = ("policy", "budget")
-"""What a client can only tighten, whereas code overrides it."""
+from weftline.wire.limits import MAX_TOOL_TURNS
 
 
 def plan_of(
@@ -91,17 +89,18 @@ def plan_of(
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
         limits=replace(
-            stored, policy=rule, interrupts_allowed=interrupts, budget=budget_of(asked.budget, agent.budget)
+            stored,
+            policy=rule,
+            interrupts_allowed=interrupts,
+            budget=budget_of(asked.budget, agent.budget),
+            **copied(asked, COPIED_LIMITS),
         ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(asked.metadata or {}),
-        labels=dict(asked.labels or {}),
         given=asked.given,
         code=code,
         only=None if asked.only is None else tuple(asked.only),
         requested_by=asked.requested_by,
-        stream_arguments=bool(asked.stream_arguments),
-        turn_id=asked.turn_id or "",
         engine=asked.engine,
         reminders=asked.reminders,
         model_result_limit_bytes=wanted.model_result_limit_bytes,
@@ -179,74 +178,75 @@ def client_plan(agent: Definition[Any, Any], asked: RunSpec, *, code: str, model
         InvalidRequest: if the output schema is not the agent's.
     """
     sent = to_plan(asked)
-    given = {one: getattr(asked, one) for one in RunSpec.__struct_fields__ if one not in _TIGHTENED}
+    given = {one: getattr(asked, one) for one in RunSpec.__struct_fields__ if one not in IN_LIMITS}
+    if asked.budget is not None and asked.budget.limits:
+        given["budget"] = asked.budget
+    given["model_fallbacks"] = asked.model_fallbacks
     own_spec = LocalSpec(**given, conversation=sent.messages, engine=sent.engine)
     plan = plan_of(agent, own_spec, code=code, model=sent.model or model)
     own, schema = plan.output_schema, sent.output_schema
     if own is not None and schema is not None and decode(schema.schema) != decode(own.schema):
         raise InvalidRequest(f"The agent {code!r} has its own output type: leave out the schema.")
-    tighter = sent.limits.max_tool_turns < _NO_LIMITS.max_tool_turns
-    limits = replace(
-        plan.limits,
-        max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
-        on_max_tool_turns=sent.limits.on_max_tool_turns if tighter else plan.limits.on_max_tool_turns,
-        tool_budgets=_tightest(sent.limits.tool_budgets, plan.limits.tool_budgets),
-        local_timeout_us=_shorter(_local_timeout_us(asked), plan.limits.local_timeout_us),
-        policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
-        interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
-        budget=_spendable(sent.limits.budget, plan.limits.budget, asked),
-        on_local_timeout="report"
-        if "report" in (sent.limits.on_local_timeout, plan.limits.on_local_timeout)
-        else "end",
-        leases=sent.limits.leases,
-        in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
-        await_timeout_us=_smaller(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
-        on_await_expired="end" if "end" in (sent.limits.on_await_expired, plan.limits.on_await_expired) else "deny",
-        grant_ttl_us=plan.limits.grant_ttl_us
-        if asked.awaits is None or asked.awaits.grant_ttl_s is None
-        else min(sent.limits.grant_ttl_us, plan.limits.grant_ttl_us),
-        four_eyes=sent.limits.four_eyes or plan.limits.four_eyes,
-        on_deploy=stricter(sent.limits.on_deploy, plan.limits.on_deploy),
-    )
     return replace(
         plan,
         name=sent.name,
         agent_id=sent.agent_id,
         tools=sent.tools,
         output_schema=plan.output_schema or sent.output_schema,
-        limits=limits,
+        limits=_within(plan.limits, asked, limits_asked(asked, sent.tools)),
         own_policy=sent.limits.policy,
     )
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
-    given = [us for us in (one, other) if us is not None]
-    return min(given) if given else None
+def _within(own: StoredLimits, asked: RunSpec, limits: dict[str, Any]) -> StoredLimits:
+    """Returns an agent's limits with those that a client asks for, each merged by its rule."""
+    if limits.get("max_tool_turns", MAX_TOOL_TURNS) < MAX_TOOL_TURNS:
+        limits.setdefault("on_max_tool_turns", "error")
+    else:  # any client has as many, which do not limit the agent
+        limits = {name: value for name, value in limits.items() if name not in _TURNS}
+    merged = {name: WITHIN[name](value, getattr(own, name)) for name, value in limits.items() if name in WITHIN}
+    return replace(own, **merged, **copies_within(asked, own, COPIED_LIMITS))
 
 
-def _local_timeout_us(asked: RunSpec) -> int | None:
-    timeout_ms = None if asked.budgets is None else asked.budgets.local_tool_timeout_ms
-    return None if timeout_ms is None else timeout_ms * 1000
+_TURNS = ("max_tool_turns", "on_max_tool_turns")
+_DEFAULT_TIMEOUT_US = StoredLimits().local_timeout_us
 
 
-def _spendable(sent: BudgetRule | None, own: BudgetRule | None, asked: RunSpec) -> BudgetRule | None:
-    """Returns the tighter of two budgets. What happens at its end is the agent's, unless the request says."""
-    if sent is None or own is None:
-        return own if sent is None else sent
-    on_exceeded = None if asked.budget is None else asked.budget.on_exceeded
-    return replace(sent.within(own), on_exceeded=on_exceeded or own.on_exceeded)
-
-
-def _shorter(sent_us: int | None, own_us: int) -> int:
+def _shorter(sent_us: int, own_us: int) -> int:
     """Returns the shorter time for calls that are executed outside; an agent's default does not limit the request."""
-    if sent_us is None or own_us == _NO_LIMITS.local_timeout_us:
-        return own_us if sent_us is None else sent_us
-    return min(sent_us, own_us)
+    return sent_us if own_us == _DEFAULT_TIMEOUT_US else min(sent_us, own_us)
 
 
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Returns how often each tool may be called under both budgets."""
     return {tool: min(budgets[tool] for budgets in (one, other) if tool in budgets) for tool in {**one, **other}}
+
+
+WITHIN: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "max_tool_turns": least,
+    "on_max_tool_turns": own_value,
+    "tool_budgets": _tightest,
+    "local_timeout_us": _shorter,
+    "on_local_timeout": strictest("end", "report"),
+    "policy": PolicyRule.within,
+    "interrupts_allowed": least,  # False forbids them
+    "leases": own_value,
+    "in_doubt": strictest("report", "ask"),
+    "await_timeout_us": tighter,
+    "on_await_expired": strictest("deny", "end"),
+    "grant_ttl_us": least,
+    "four_eyes": either,
+}
+"""How a limit that a client asks for merges with that of an agent in code. What is stored as it was sent merges by the
+rule of its field in `RunSpec` instead."""
+AGENTS: Final = frozenset(
+    {"loop_soft", "loop_hard", "max_retries", "in_doubt_followup", "max_concurrent_calls", "max_turns", "max_cost_nusd"}
+    | {"output_retries", "check_output", "max_children", "max_depth", "tool_output_budget_bytes", "await_gate"}
+    | {"nobody_to_ask", "compaction", "seats", "max_side_turns"}
+)
+"""Limits of an agent in code that no client changes."""
+PLANNED: Final = frozenset({"fallbacks", "budget"})
+"""Those that `plan_of` merges, for clients as for code."""
 
 
 class ChildPlans:

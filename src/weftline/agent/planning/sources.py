@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline.agent.agent_tools import Aliases, check_names, is_toolset, name_of
 from weftline.agent.behavior import Behavior, check_dedup, resolved
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.engine.observing import FactsOf
 from weftline.agent.hooking import skill_hooks
@@ -218,6 +218,11 @@ class AgentTools:
             if name in own:
                 raise invalid_field(f"tools[{index}].name", f"the agent {agent.name!r} already has a tool {name!r}.")
 
+    async def check_thread(self, plan: RunPlan, *, workspace: int) -> None:
+        agent = None if plan.code is None else self.find(plan.code)
+        if agent is not None and agent.on_thread is not None and self.workspaces is not None:
+            await agent.on_thread.check(self.workspaces, workspace, user=None, env={})
+
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
@@ -243,7 +248,7 @@ class AgentTools:
             trace_id=None if plan.trace is None else plan.trace.id,
             depth=0 if parent is None else parent.depth,
         )
-        tools, deps, owned = dict[str, Tool](base.tools), None, None
+        tools, deps, owned, entered = dict[str, Tool](base.tools), None, None, Entered()
         toolsets: dict[str, str] = {}
         hooks = Hooks([*agent.hooks, *setup.hooks])
         refusals, notify = _listeners(hooks, RunContext(info, None))
@@ -260,7 +265,7 @@ class AgentTools:
                 deps = upper.context.deps  # the only way to give it any
                 check_deps(agent.deps, deps)
             else:
-                deps, owned = await _deps(setup, info, self.workspaces, self.engine)
+                deps, owned = await _deps(setup, info, self.workspaces, self.engine, entered)
         if (error := making.error) is not None:
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
@@ -284,6 +289,7 @@ class AgentTools:
             on_left=partial(self._left, place),
             prompts=named_prompts,
             seats=agent.seats,
+            entered=entered,
         )
         self.running[place] = skill_hooks.runs[run.workspace_slug, run.id] = code
         self._unfinished.add(code)
@@ -466,7 +472,7 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
 
 
 async def _deps(
-    setup: Setup, info: RunInfo, at: Workspaces | None, engine: Engine | None
+    setup: Setup, info: RunInfo, at: Workspaces | None, engine: Engine | None, entered: Entered
 ) -> tuple[object, OwnedDeps | None]:
     """Returns the deps of a run, and their owner if they have to be exited."""
     if setup.deps is not NO_DEPS:
@@ -474,7 +480,7 @@ async def _deps(
     on_thread = setup.agent.on_thread
     if on_thread is not None and at is not None and engine is not None:
         owned = OwnedDeps(info.id)
-        return await owned.enter(lambda: on_thread(at, engine, info)), owned
+        return await owned.enter(lambda: on_thread(at, engine, info, entered)), owned
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
         return None, None

@@ -98,6 +98,7 @@ class AgentCode:
         on_left: Callable[[AgentCode], object] = lambda _: None,
         prompts: RunPrompts | None = None,
         seats: Sequence[Seat] = (),
+        entered: Entered | None = None,
     ) -> None:
         """Creates the code of one run.
 
@@ -107,7 +108,7 @@ class AgentCode:
         self.info = info
         self.seats = Seats(seats)
         self._notes = Notes(prompts)
-        self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
+        self.context = RunContext(info, deps, self._notes.note, self._notes.render, entered or Entered())
         self.teardown = Teardown(info.id, owned, lambda: on_left(self))
         self.above = above or Ancestors()
         """The runs above a child, which are notified of what it does."""

@@ -27,14 +27,26 @@ from weftline.runtime.recovery import Recovery
 from weftline.runtime.tasks import TaskSet, wait_while_running
 from weftline.work.turns import Turns
 
+logger = logging.getLogger(__name__)
+
 MAX_RUNS = 8192
 
 
-class Scheduler:
-    """Calls `start` for runs, up to `max_runs` at a time and `max_per_workspace` of one workspace; the rest queue."""
+class Drivers:
+    """Drives runs, up to `max_runs` at a time and `max_per_workspace` of one workspace; the rest queue."""
 
-    def __init__(self, start: Callable[[LiveRun], None], *, max_per_workspace: int, max_runs: int = MAX_RUNS) -> None:
-        self._start = start
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        max_per_workspace: int,
+        left: Callable[[LiveRun, BaseException | None], None],
+        max_runs: int = MAX_RUNS,
+    ) -> None:
+        """`left` is called when a driver has left: nothing is left to do, it was stopped, or it failed."""
+        self._driver = driver
+        self._left = left
+        self._loop = asyncio.get_running_loop()
         self._turns: Turns[LiveRun] = Turns(lambda run: run.workspace, limit=max_runs, per_owner=max_per_workspace)
 
     def queued(self, workspace: int) -> int:
@@ -42,6 +54,8 @@ class Scheduler:
         return self._turns.queue.waiting(workspace)
 
     def submit(self, run: LiveRun) -> None:
+        """Drives the run now, or when its workspace has a free slot."""
+        run.move(SCHEDULED)
         if self._turns.places.has_room(run.workspace):
             self._turns.places.add(run.workspace)
             self._start(run)
@@ -49,38 +63,9 @@ class Scheduler:
             self._turns.queue.put(run, owner=run.workspace)
 
     def withdraw(self, run: LiveRun) -> None:
-        """Withdraws a run that ended while it was queued and no longer needs a slot."""
-        self._turns.queue.withdraw(run, owner=run.workspace)
-
-    def finished(self, run: LiveRun) -> None:
-        self._turns.places.remove(run.workspace)
-        if self._turns.queue and (next_run := self._turns.admit()) is not None:
-            self._start(next_run)
-
-
-class Drivers:
-    def __init__(
-        self, driver: Driver, *, max_per_workspace: int, left: Callable[[LiveRun, BaseException | None], None]
-    ) -> None:
-        """`left` is called when a driver has left: nothing is left to do, it was stopped, or it failed."""
-        self._driver = driver
-        self._left = left
-        self._loop = asyncio.get_running_loop()
-        self._scheduler = Scheduler(self._start, max_per_workspace=max_per_workspace)
-
-    def queued(self, workspace: int) -> int:
-        """Returns the number of queued runs of the workspace."""
-        return self._scheduler.queued(workspace)
-
-    def submit(self, run: LiveRun) -> None:
-        """Drives the run now, or when its workspace has a free slot."""
-        run.move(SCHEDULED)
-        self._scheduler.submit(run)
-
-    def withdraw(self, run: LiveRun) -> None:
         """Withdraws a run that no longer needs a driver, if it is queued for one."""
         if run.residency is SCHEDULED:
-            self._scheduler.withdraw(run)
+            self._turns.queue.withdraw(run, owner=run.workspace)
             run.move(PARKED)
 
     def _start(self, run: LiveRun) -> None:
@@ -91,11 +76,11 @@ class Drivers:
 
     def _done(self, run: LiveRun, task: asyncio.Task[None]) -> None:
         run.task = None
-        self._scheduler.finished(run)
+        self._turns.places.remove(run.workspace)
+        if self._turns.queue and (next_run := self._turns.admit()) is not None:
+            self._start(next_run)
         self._left(run, None if task.cancelled() else task.exception())
 
-
-logger = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 2.0
 """How long a cancelled run's work has to stop before the run ends without it."""

@@ -43,6 +43,11 @@ class StoredNames:
                 self._sessions.popitem(last=False)
         return cached
 
+    async def speaker(self, thread: int) -> str | None:
+        """The agent that speaks on a thread since a hand-off; None if it is the thread's own."""
+        row = await self._records.read(threads.by_key(thread))
+        return None if row is None else row.seat_agent
+
 
 async def row_of(rows: LogReader, run_id: str, *, workspace: int | None) -> RunRow | None:
     """The run with this id, in any workspace if none is named; None if there is none, or if it belongs to another

@@ -18,14 +18,14 @@ from weftline.runtime.reads.calls import (
 from weftline.runtime.reads.finding import StoredNames, row_of
 from weftline.runtime.reads.relatives import awaits_of, parent_of
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
-from weftline.store.base import LogReader, LogStore
+from weftline.store.base import LogReader
 from weftline.store.rows import AwaitFilter, OpenAwait, RunRow
 
 
 class StoredRuns:
     """Any engine has one, as `Engine.stored`: none of this depends on who drives the runs."""
 
-    def __init__(self, store: LogStore, names: StoredNames) -> None:
+    def __init__(self, store: LogReader, names: StoredNames) -> None:
         self._log_store = store
         self._names = names
 

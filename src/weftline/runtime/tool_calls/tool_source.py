@@ -190,6 +190,9 @@ class DialledTools(ServerTools):
                     )
                 taken.add(row.name)
 
+    async def check_thread(self, plan: RunPlan, *, workspace: int) -> None:
+        pass
+
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         workspace = run.workspace
         if not plan.tools:

@@ -128,6 +128,10 @@ class ToolSource(Protocol):
         """Rejects a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
 
+    async def check_thread(self, plan: RunPlan, *, workspace: int) -> None:
+        """Rejects a plan whose run would need a thread with variables, which a new one does not have."""
+        ...
+
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that reports
         this.
@@ -194,6 +198,9 @@ class ServerTools:
             raise invalid_field(
                 f"tools[{index}].name", f"this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
             )
+
+    async def check_thread(self, plan: RunPlan, *, workspace: int) -> None:
+        pass
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:

@@ -18,3 +18,15 @@ FIRST: tuple[Route, ...] = (
     *health.ROUTES,
 )
 """What clients of an earlier process ask for at once: how their runs are, and that they continue."""
+
+
+def every_route() -> tuple[Route, ...]:
+    from weftline.server.routes.every import ROUTES  # takes as long as the whole start of a server
+
+    return ROUTES
+
+
+def operator_routes() -> tuple[Route, ...]:
+    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
+
+    return ROUTES

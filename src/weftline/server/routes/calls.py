@@ -18,8 +18,8 @@ from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
+from weftline.server.paging import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.router import Route
-from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
 from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.awaits import GrantList

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct
 from msgspec.json import encode
 
 from weftline.api.cursors import cursor_of, key_of
 from weftline.api.sessions import listed_session
-from weftline.api.views import run_summary
+from weftline.api.views import listed_run
 from weftline.cases.base import OF_AGENT, OF_SESSION, owners, unusable
-from weftline.runtime.engine import Engine
 from weftline.runtime.reads import finding
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
+from weftline.server.paging import CURSOR, LIMIT, MAX_NUMBER, number_of, one_of, page_limit, parameter
 from weftline.server.router import Route
-from weftline.store.records.pages import PAGE_BYTES, RowPage
+from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.records.threads import ThreadFilter
-from weftline.store.rows import RunFilter, RunRow
-from weftline.wire import run_responses
+from weftline.store.rows import RunFilter
 from weftline.wire.limits import MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.run_responses import ListedRun, RunPage, Status
 from weftline.wire.session_responses import SessionPage, SessionStatus
@@ -31,8 +30,6 @@ from weftline.workspace import threads
 
 _BASE = "/api/v1/workspaces/{slug}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DEFAULT_LIMIT, MAX_LIMIT = 50, 200
-MAX_NUMBER = 999_999_999
 _AT_ONCE = 16
 """How many runs are looked up before other tasks get a turn: a millisecond's worth."""
 _STATUS = QueryParameter("status", Status, "With this status.")
@@ -77,7 +74,7 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
         if number % _AT_ONCE == 0:
             await app.list_queue.take(matching.workspace or 0)
         # Final texts may be large, so a page ends early rather than grow larger still.
-        one = await listed_run(app.engine, row)
+        one = await listed_run(app.engine.stored, row)
         size += len(one.final_text or "") + len(one.error or "")
         if listed and size > PAGE_BYTES:
             break
@@ -107,49 +104,6 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     total = await threads.count(app.workspaces, matching) if wanted.before is None else UNSET
     listed = [listed_session(row) for row in page]
     return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
-
-
-def parameter(name: str, type: Any) -> QueryParameter:
-    """Returns the parameter of this type, `Annotated` with its description; it may be optional."""
-    described = next((one for one in get_args(type) if get_origin(one) is Annotated), type)
-    *plain, about = get_args(described)
-    if plain == [bool]:
-        plain = [Literal["true", "false"]]
-    return QueryParameter(name, plain[0] if len(plain) == 1 else Annotated[*plain], about)
-
-
-def number_of(request: Request, parameter: QueryParameter, *, least: int = 1) -> int | None:
-    """Returns a parameter that is a number of things."""
-    text = request.query_value(parameter.name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
-        raise unusable(parameter.name, f"must be a whole number from {least} to {MAX_NUMBER}")
-    return int(text)
-
-
-async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
-    return run_responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
-
-
-def stored_page(app: App, request: Request, principal: Principal) -> tuple[int, int]:
-    """Returns the key after which a page of stored records begins, and its limit."""
-    cursor = request.query_value("cursor")
-    after = 0 if cursor is None else app.cursors.open(cursor, workspace=principal.workspace)
-    return after, page_limit(request, default=MAX_LIMIT)
-
-
-def next_cursor(app: App, page: RowPage[Any], principal: Principal) -> str | None:
-    return None if page.more_after is None else app.cursors.seal(page.more_after, workspace=principal.workspace)
-
-
-def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:
-    text = request.query_value("limit")
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
-        raise unusable("limit", f"must be a whole number from 1 to {MAX_LIMIT}")
-    return int(text)
 
 
 class _Common(Struct, frozen=True):
@@ -186,25 +140,6 @@ def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def one_of(request: Request, parameter: QueryParameter) -> str | None:
-    """Returns a parameter whose type is a `Literal`."""
-    value, words = request.query_value(parameter.name), get_args(parameter.type)
-    if value is not None and value not in words:
-        raise unusable(parameter.name, f"must be one of {', '.join(words)}")
-    return value
-
-
-LIMIT = QueryParameter(
-    "limit",
-    Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": DEFAULT_LIMIT})],
-    "The maximum number of items on a page.",
-)
-STORED_LIMIT = QueryParameter(
-    "limit",
-    Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": MAX_LIMIT})],
-    "The maximum number of items on a page. There are fewer when they are large.",
-)
-CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
 _OFFSET = QueryParameter(
     "offset",
     Annotated[int, Meta(ge=0, le=MAX_NUMBER, extra_json_schema={"default": 0})],

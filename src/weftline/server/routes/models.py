@@ -101,6 +101,7 @@ ROUTES = (
         list_models,
         scopes=("models:read",),
         narrowed="yes",
+        live=True,
         summary="The available models",
         returns=Models,
     ),

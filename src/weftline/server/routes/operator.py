@@ -29,6 +29,7 @@ from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.operators import PATHS
 from weftline.server.router import Handler, Route
+from weftline.store.base import owned
 from weftline.store.rows import Copied
 from weftline.tools.loader import LoadedTool
 from weftline.tools.mcp.login import Login
@@ -260,11 +261,11 @@ _IMPORT = struct_body(Import, limit_bytes=_BODY_BYTES)
 
 async def back_up(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_BACKUP)
-    return Response(encode(await app.store.back_up(Path(sent.to))))
+    return Response(encode(await owned(app.store).back_up(Path(sent.to))))
 
 
 async def shrink_store(app: App, request: Request, principal: Principal) -> Response:
-    return Response(encode(Shrunk(await shrink(app.store))))
+    return Response(encode(Shrunk(await shrink(owned(app.store)))))
 
 
 async def resume_store(app: App, request: Request, principal: Principal) -> Response:

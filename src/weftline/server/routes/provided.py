@@ -36,6 +36,7 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         limited=False,
+        live=True,
         summary="Answer all client-side tool calls of a turn",
         body=_RESULTS,
         warns=True,

@@ -21,8 +21,8 @@ from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.declared import Body, QueryParameter
 from weftline.server.http import Request, Response, StreamedResponse, idempotency
 from weftline.server.large import LARGE_BYTES
+from weftline.server.paging import MAX_NUMBER, number_of, one_of
 from weftline.server.router import EventStream, Route
-from weftline.server.routes.lists import MAX_NUMBER, number_of, one_of
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.spec.fields import MessageModel, SessionModel
 from weftline.store.records.threads import ThreadRow
@@ -181,6 +181,7 @@ ROUTES = (
         end,
         scopes=("sessions:write",),
         narrowed="its agents",
+        live=True,
         summary="End a session",
         returns=Ok,
     ),
@@ -190,6 +191,7 @@ ROUTES = (
         message,
         scopes=("sessions:write",),
         narrowed="its agents",
+        live=True,
         summary="Send a message, and follow the events of its run if the client accepts those",
         query=FOLLOWED,
         headers=(LAST_EVENT_ID,),

@@ -13,8 +13,8 @@ from weftline.server.auth import Principal
 from weftline.server.case import case
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
+from weftline.server.paging import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.router import Route
-from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
 _ONE = f"{_BASE}/{{webhookId}}"

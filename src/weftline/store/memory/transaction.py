@@ -102,6 +102,8 @@ def _change_records(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
             messages = [(message, None) for message in new.history]
             begun = thread_queues.begin(new.thread, messages, run=write.key, format=write.format, at=new.created_at)
             disk.query(begun)
+        if write.seated is not None:
+            disk.query(thread_queues.seat(*write.seated))
         if write.keeps is not None and write.kept:
             contents = [(one.message, None) for one in write.kept]
             disk.query(thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))

@@ -43,6 +43,11 @@ def standing(thread: int) -> Query[tuple[int | None, int]]:
     return (None, 0) if row is None else (row[0], row[1])
 
 
+def seat(thread: int, agent: str) -> Query[None]:
+    """Makes this the agent that speaks on a thread. It stays the thread of the agent that it was created with."""
+    yield from statement("UPDATE threads SET seat_agent = $1 WHERE key = $2", agent, thread)
+
+
 def take_place(thread: int, *, run: int, at: int, format: int) -> Query[Place | None]:
     """Adds a run, whose log has this format, to the queue of a thread; on an idle thread it becomes active at once.
 

@@ -29,6 +29,8 @@ from weftline.store.sqlite.connection import damaged
 from weftline.store.sqlite.directory import WAL
 from weftline.store.sqlite.pieces import BODY, MESSAGE
 
+logger = logging.getLogger(__name__)
+
 CHECK_S = 1.0
 """How long this may delay a start: enough for a few hundred megabytes."""
 _STEPS = 1000
@@ -133,8 +135,6 @@ def _decodes(decode: Callable[[bytes], object], stored: bytes) -> bool:
         return False
     return True
 
-
-logger = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")

@@ -38,6 +38,8 @@ from weftline.store.sqlite.log_reader import (
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
 from weftline.store.sqlite.writer import Writer
 
+logger = logging.getLogger(__name__)
+
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -257,9 +259,6 @@ def _probe(db: apsw.Connection) -> None:
 
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
-
-logger = logging.getLogger(__name__)
 
 
 def stop_process(reason: str) -> NoReturn:

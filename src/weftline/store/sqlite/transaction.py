@@ -44,6 +44,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
                 write.new.thread, messages, run=write.key, format=write.format, at=write.new.created_at
             )
             run_query(db, begun)
+        if write.seated is not None:
+            run_query(db, thread_queues.seat(*write.seated))
         if write.keeps is not None and write.kept:
             contents = pieces.split_messages(db, [one.message for one in write.kept], run=write.key)
             run_query(db, thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))

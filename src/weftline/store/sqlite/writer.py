@@ -26,6 +26,8 @@ from weftline.store.sqlite.connection import Fenced, failure, write_error
 from weftline.store.sqlite.directory import LOCK
 from weftline.store.sqlite.transaction import write_batch
 
+logger = logging.getLogger(__name__)
+
 _SECOND_NS = 1_000_000_000
 _LOST = "was removed, renamed or replaced by another program"
 _CUT = "was cut by another program"
@@ -143,8 +145,6 @@ def settles_after_ns(changed: int) -> int:
     """
     return _SECOND_NS // 5 if changed % _SECOND_NS else 3 * _SECOND_NS
 
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

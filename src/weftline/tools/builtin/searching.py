@@ -157,6 +157,13 @@ def installed_ripgrep() -> str | None:
     return shutil.which("rg")
 
 
+def glob_job(pattern: bytes, paths: bytes) -> bytes:
+    """Returns the numbers of the matching paths, which end in NUL. Runs in a worker with a time limit."""
+    matches = Glob(pattern.decode()).matches
+    found = (number for number, path in enumerate(paths.decode().split("\0")[:-1]) if matches(path))
+    return array("I", found).tobytes()
+
+
 def match_job(pattern: bytes, flags: bytes, text: bytes) -> bytes:
     """Returns the numbers of the matching lines. Runs in a worker with a time limit."""
     matches = re.compile(pattern.decode(), re.IGNORECASE if flags else 0).search
@@ -341,13 +348,13 @@ class Search:
 
     async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Match]:
         """Yields the matching lines, in the order of paths and numbers."""
-        batch = _Batch()
+        batch = Batch()
         async for name, text in self._texts(path, await self._paths(path, glob=glob, skip=skip)):
             batch.add(name, text)
             if batch.size >= BATCH_BYTES:
                 for found in await batch.matching(self._matcher):
                     yield found
-                batch = _Batch()
+                batch = Batch()
         for found in await batch.matching(self._matcher):
             yield found
 
@@ -391,23 +398,26 @@ class Search:
             return None  # removed meanwhile, or not readable
 
 
-class _Batch:
-    """Several files as one text, so that matching takes one process rather than one per file."""
+class Batch:
+    """Several texts as one, so that matching takes one process rather than one per file."""
 
     def __init__(self) -> None:
         self.size = 0
         self._paths: list[str] = []
         self._texts: list[bytes] = []
         self._starts: list[int] = []
+        self._first: list[int] = []
         self._lines = 0
 
-    def add(self, path: str, text: bytes) -> None:
+    def add(self, path: str, text: bytes, *, first: int = 1) -> None:
+        """Adds a text that is valid UTF-8; `first` is the number of its first line, if it is a part of a file."""
         text = text.removesuffix(b"\n")
         if not text:
             return
         self._paths.append(path)
         self._texts.append(text)
         self._starts.append(self._lines)
+        self._first.append(first)
         self._lines += text.count(b"\n") + 1
         self.size += len(text)
 
@@ -421,7 +431,7 @@ class _Batch:
             if split[0] != place:
                 split = (place, self._texts[place].split(b"\n"))
             line = number - self._starts[place]
-            found.append(Match(self._paths[place], line + 1, split[1][line].decode()))
+            found.append(Match(self._paths[place], self._first[place] + line, split[1][line].decode()))
         return found
 
 

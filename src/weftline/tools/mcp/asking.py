@@ -40,6 +40,8 @@ from weftline.work.outcomes import attempt
 if TYPE_CHECKING:
     from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData
 
+logger = logging.getLogger(__name__)
+
 
 MAX_MESSAGE_CHARS = 4000
 MAX_FIELDS = 20
@@ -244,8 +246,6 @@ def _parsed(field: Mapping[str, Any], text: str) -> object:
         case _:
             return text
 
-
-logger = logging.getLogger(__name__)
 
 MAX_SAMPLED_CHARS = 200_000
 
