@@ -11,55 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from weftline.agent.context import Entered
 from weftline.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from weftline.runtime.recovery import remove_unnamed_contents
 from weftline.store.database import Query, one
 from weftline.store.records import thread_files as rows
 from weftline.store.records.thread_files import CHUNK_BYTES
-<<<<<<< HEAD
-=======
-from weftline.threads.definitions.agents import AgentDefinition, SideConfig
-from weftline.threads.definitions.prompts import define_prompt
-from weftline.threads.registry import Registry
-from weftline.threads.speakers import Speaker
->>>>>>> main
 from weftline.threads.state import BlockingThread, LiveThread
 from weftline.workspace import threads
 from weftline.workspace.context import FileLimits, Workspaces
 
-<<<<<<< HEAD
 from .conftest import state_of
-=======
-MB = 1024 * 1024
-DRAFT = ThreadDraft(name="t", agent=None, spec=b"{}")
-AGENT = AgentDefinition(name="a", side_a=SideConfig(prompt="a"))
-PROMPT = define_prompt(name="a", model="fast", tool_description="A.", prompt="Be kind.")
-SPEAKER = Speaker("a/a", AGENT, PROMPT, AGENT.side_a)
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Store]:
-    store = open_store(tmp_path / "store") if request.param == "sqlite" else MemoryStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def at(store: Store) -> Workspaces:
-    return Workspaces(store.records, store.vault, SystemClock())
-
-
-async def state_of(at: Workspaces, slug: str = "acme") -> LiveThread:
-    row = await threads.create(at, await workspaces.ensure(at, slug), DRAFT)
-    speakers = {SPEAKER.name: SPEAKER}
-    return LiveThread(at, row, Registry(), speakers=speakers, entered=Entered(), engine=cast("Any", None))
-
-
-@pytest.fixture
-async def state(at: Workspaces) -> LiveThread:
-    return await state_of(at)
->>>>>>> main
 
 
 async def stored(at: Workspaces) -> tuple[int, int, int]:

@@ -74,10 +74,10 @@ async def create(on: FolderHost, by: Principal, thread_id: str, sent: Repeatable
     thread = await find_thread(on, by, thread_id)
     body = await sent.read()
     fields, warnings = body.fields, sent.warn(body.unknown)
+    key = sent.key()
     require_accepting(on, by)
     if on.folder is None:
         raise NotFound("This server serves no folder, and so has no effects.")
-    key = sent.key()
     row = await effects.schedule(
         on.workspaces,
         thread,

@@ -77,9 +77,9 @@ class EffectAlarm(Alarm):
             if row is None:
                 return begun
             begun += 1
-            self._running.create_task(self._run(row))
+            self._running.create_task(self._execute(row))
 
-    async def _run(self, row: EffectRow) -> None:
+    async def _execute(self, row: EffectRow) -> None:
         on_behalf_of.set(row.workspace)
         assert self._running is not None
         trial = self._running.create_task(self._try(row)) if row.deaths else None
