@@ -44,6 +44,7 @@ FACES = {
     "weftline.client._sync": [
         _client("Budgets", "Face[AsyncBudgets]", "budgets.AsyncBudgets"),
         _client("Schedules", "Face[AsyncSchedules]", "schedules.AsyncSchedules"),
+        _client("Threads", "Face[AsyncThreads]", "threads.AsyncThreads"),
         _client("Run", "RunFace", "run.AsyncRun", "awaits.RunPeople", by_core=("take", "check", "ended")),
         _client("Session", "SessionFace", "session.AsyncSession"),
         _client("Client", "ClientFace", "core.AsyncClient", by_core=("start_message",)),

@@ -63,6 +63,7 @@ TABLE: dict[str, Row] = {
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "run_exists": Row(409, False, "Use another id, or none; the existing run is unchanged."),
     "thread_ended": Row(409, False, "Create a new one."),
+    "agent_unavailable": Row(409, False, "Serve the agent again, under its name; the thread is as it was."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
     "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),

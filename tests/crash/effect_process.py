@@ -89,7 +89,7 @@ async def opened(path: Path) -> AsyncGenerator[Desk]:
         space = await workspaces.ensure(at, "acme")
         draft = threads.ThreadDraft(name="", agent="desk", spec=b"{}", keeps="all")
         thread = await threads.create(at, space, draft, idempotency=IdempotencyKey("threads", "one", b""))
-        alarms.append(EffectAlarm(at, engine, folder))
+        alarms.append(EffectAlarm(at, engine, lambda: folder))
         running = asyncio.create_task(alarms[0].run())
         try:
             yield Desk(at, folder, alarms[0], thread, clock, notes, running)

@@ -13,9 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from commands import new_secret, weftline
 from server.hosted.test_mcp import connected, text_of
 from server.kit import Api, Json
 from weftline import Engine
+from weftline.client import AsyncClient
 from weftline.errors import InvalidRequest, NotFound
 from weftline.testing import ServerProcess
 from weftline.threads import load_project
@@ -186,3 +188,48 @@ async def test_agent_of_a_folder_is_reached_through_every_face(api: Api) -> None
 async def _ended(api: Api, run: str) -> str:
     await api.events(run)
     return (await api.snapshot(run))["finalText"]
+
+
+async def test_client_has_the_threads_of_a_workspace(api: Api) -> None:
+    async with AsyncClient(api_key=api.key, workspace=api.slug, base_url=api.url) as client:
+        threads = client.threads
+        given: dict[str, Any] = {"tags": ["face"], "env": {"KEY": "k"}, "idempotency_key": "face"}
+        made = await threads.create("counter", user_id="ann", name="Ann's", values={"plan": {"seats": 3}}, **given)
+        again = await threads.create("counter", user_id="ann", name="Ann's", values={"plan": {"seats": 3}}, **given)
+        assert again.id == made.id and made.created_at is not None
+        assert (made.agent_id, made.user_id, made.name, made.tags, made.status) == (
+            "counter",
+            "ann",
+            "Ann's",
+            ("face",),
+            "active",
+        )
+        assert [one.id for one in (await threads.list(tag="face")).items] == [made.id]
+        await threads.set_value(made.id, "a/b", [None, 1.5])
+        await threads.set_value(made.id, "plan", None)
+        assert await threads.values(made.session_id) == {"a/b": [None, 1.5]}
+        assert await threads.value(made.id, "a/b") == [None, 1.5]
+        assert (await threads.set_env(made.id, "REGION", "eu", type="text")).value == "eu"
+        assert [(one.name, one.type, one.value) for one in await threads.env(made.id)] == [
+            ("KEY", "secret", None),
+            ("REGION", "text", "eu"),
+        ]
+        await threads.delete_env(made.id, "KEY")
+        await threads.delete(made.id)
+        assert (await threads.get(made.id)).status == "terminated"
+        assert (await threads.list(tag="face", status="active")).items == ()
+
+
+def test_command_line_has_the_threads_of_a_workspace(server: ServerProcess) -> None:
+    of = ("--workspace", "shell", "--db", str(server.db))
+    new_secret(server.db, "shell")
+    given = ("--agent", "counter", "--user", "ann", "--tag", "vip", "--env", "KEY=k", "--value", "plan=pro")
+    done = weftline("threads", "create", *given, *of)
+    assert done.code == 0, done.err
+    id = done.out.strip()
+    assert weftline("threads", "list", "--tag", "vip", "-q", *of).out.split() == [id]
+    shown = weftline("threads", "show", id, *of).out
+    assert 'value plan = "pro"' in shown and "variable KEY = (secret)" in shown
+    assert weftline("threads", "end", id, *of).out.strip() == id
+    assert json.loads(weftline("threads", "show", id, "--json", *of).out)["status"] == "terminated"
+    assert weftline("threads", "create", "--agent", "counter", "--env", "KEY", *of).code == 2

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.api.principal import Principal
-from weftline.errors import Forbidden, InvalidRequest, WeftlineError
+from weftline.errors import Conflict, Forbidden, InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.runtime.engine import Engine
 from weftline.spec.merge import agent_spec, with_agent
@@ -25,7 +25,6 @@ from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.work.heavy import off_loop
 from weftline.workspace import agents
-from weftline.workspace.agents import no_such_agent
 from weftline.workspace.code_agents import STORED_ID, CodeAgent
 from weftline.workspace.context import Caller, Workspaces
 
@@ -83,15 +82,15 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = Fa
 def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     """Returns the plan of a run; `requested_by` is who requests it.
 
-    Raises `NotFound` for a session whose code agent this server no longer has. A stored agent is part of the spec, and
-    may have been deleted since.
+    Raises `Conflict` (`agent_unavailable`) for a session whose code agent this server does not have. A stored agent is
+    part of the spec, and may have been deleted since.
     """
     asked = read_spec(spec)
     agent = at.code.by_id(asked.agent_id)
     if agent is not None:
         return replace(agent.plan(asked), requested_by=requested_by)
     if asked.agent_id is not None and not STORED_ID.fullmatch(asked.agent_id):
-        raise no_such_agent(asked.agent_id)
+        raise Conflict(f"This server does not have the agent {asked.agent_id!r}.", code="agent_unavailable")
     return to_plan(asked, requested_by=requested_by)
 
 

@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "runs": ("weftline.cli.runs", "List, show, follow, steer, pause and cancel runs."),
         "sessions": ("weftline.cli.sessions", "List and show sessions: who said what, in which runs."),
+        "threads": ("weftline.cli.threads", "Threads: create, list, show and end them."),
         "calls": ("weftline.cli.calls", "List the calls of runs."),
         "compare": ("weftline.cli.ended_runs:compare", "Show two runs side by side."),
         "models": ("weftline.cli.models", "List the models that runs can use."),

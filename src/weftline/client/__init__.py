@@ -14,6 +14,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSchedules",
     "AsyncSession",
+    "AsyncThreads",
     "Attachment",
     "AttachmentInfo",
     "AuthError",
@@ -31,6 +32,7 @@ __all__ = [
     "ClientEvent",
     "Conflict",
     "DeadlineExceeded",
+    "EnvValue",
     "Forbidden",
     "Frame",
     "InvalidSignature",
@@ -64,6 +66,8 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SessionUsage",
+    "Thread",
+    "Threads",
     "TokenSource",
     "Tokens",
     "ToolContext",
@@ -85,7 +89,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from weftline.client._sync import Budgets, Client, OAuthClient, Run, Schedules, Session
+    from weftline.client._sync import Budgets, Client, OAuthClient, Run, Schedules, Session, Threads
     from weftline.client.a2a import local_a2a
     from weftline.client.arguments import ToolContext
     from weftline.client.attachments import Attachment
@@ -140,6 +144,7 @@ if TYPE_CHECKING:
     from weftline.client.run import AsyncRun
     from weftline.client.schedules import AsyncSchedules, Schedule
     from weftline.client.session import AsyncSession
+    from weftline.client.threads import AsyncThreads, EnvValue, Thread
     from weftline.client.tools import (
         LocalTool,
         ServerTool,
@@ -165,6 +170,7 @@ else:
         "AsyncRun": "run",
         "AsyncSchedules": "schedules",
         "AsyncSession": "session",
+        "AsyncThreads": "threads",
         "Attachment": "attachments",
         "AttachmentInfo": "results",
         "AuthError": "errors",
@@ -209,6 +215,9 @@ else:
         "RunSnapshot": "results",
         "Schedule": "schedules",
         "Schedules": "_sync",
+        "EnvValue": "threads",
+        "Thread": "threads",
+        "Threads": "_sync",
         "ScopeError": "errors",
         "ServerError": "errors",
         "ServerTool": "tools",

@@ -16,6 +16,7 @@ from weftline.client.oauth import AuthorizationRequest, CachedTokens, Introspect
 from weftline.client.results import ChatMessage, Models, Page, RunResult, RunSnapshot, SessionInfo
 from weftline.client.schedules import AsyncSchedules, CatchUp, Schedule
 from weftline.client.sync import ClientFace, Face, OAuthFace, RunFace, SessionFace
+from weftline.client.threads import AsyncThreads, EnvType, EnvValue, Thread
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt
 from weftline.events import TextDelta
@@ -114,6 +115,73 @@ class Schedules(Face[AsyncSchedules]):
     def delete(self, schedule_id: str) -> None:
         """Deletes it. Its runs stay."""
         self._wait(self._core.delete(schedule_id))
+
+
+class Threads(Face[AsyncThreads]):
+    """The threads of a workspace: `client.threads`. A thread is named by either of its ids."""
+
+    def create(
+        self,
+        agent_id: str,
+        *,
+        user_id: str | None = None,
+        name: str = "",
+        tags: Sequence[str] = (),
+        values: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Thread:
+        """Creates a thread of an agent. See `AsyncThreads.create`."""
+        return self._wait(
+            self._core.create(
+                agent_id, user_id=user_id, name=name, tags=tags, values=values, env=env, idempotency_key=idempotency_key
+            )
+        )
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        tag: str | None = None,
+        status: Literal["active", "terminated"] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Thread]:
+        """Returns threads, newest first. `cursor` is the `next_cursor` of the previous page."""
+        return self._wait(
+            self._core.list(agent_id=agent_id, user_id=user_id, tag=tag, status=status, limit=limit, cursor=cursor)
+        )
+
+    def get(self, thread_id: str) -> Thread:
+        return self._wait(self._core.get(thread_id))
+
+    def delete(self, thread_id: str) -> None:
+        """Terminates a thread: its runs are cancelled, and it takes nothing more. It can still be read."""
+        self._wait(self._core.delete(thread_id))
+
+    def values(self, thread_id: str) -> dict[str, Any]:
+        """Returns all values of a thread, by key."""
+        return self._wait(self._core.values(thread_id))
+
+    def value(self, thread_id: str, key: str) -> Any:
+        """Returns one value. Raises `NotFound` if there is none."""
+        return self._wait(self._core.value(thread_id, key))
+
+    def set_value(self, thread_id: str, key: str, value: Any) -> None:
+        """Sets a value, any JSON; None removes it."""
+        self._wait(self._core.set_value(thread_id, key, value))
+
+    def env(self, thread_id: str) -> tuple[EnvValue, ...]:
+        """Returns the variables that were set for a thread itself, without the values of secrets."""
+        return self._wait(self._core.env(thread_id))
+
+    def set_env(self, thread_id: str, name: str, value: str, *, type: EnvType | None = None) -> EnvValue:
+        """Sets a variable. Without a type it keeps the one it has; a new one is a secret."""
+        return self._wait(self._core.set_env(thread_id, name, value, type=type))
+
+    def delete_env(self, thread_id: str, name: str) -> None:
+        self._wait(self._core.delete_env(thread_id, name))
 
 
 class Run(RunFace):
@@ -273,6 +341,10 @@ class Client(ClientFace):
     @property
     def budgets(self) -> Budgets:
         return Budgets(self._core.budgets, self._wait)
+
+    @property
+    def threads(self) -> Threads:
+        return Threads(self._core.threads, self._wait)
 
     def run(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Creates a run, answers its calls and waits for its end. See `AsyncRun.result` for what it raises."""

@@ -33,6 +33,7 @@ from weftline.client.results import (
 from weftline.client.run import CANCEL_WAIT_S, AsyncRun
 from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession
+from weftline.client.threads import AsyncThreads
 from weftline.client.tools import ToolLike, Toolset
 from weftline.client.usage import CancelReceipt
 from weftline.work.threads import Threads
@@ -109,6 +110,7 @@ class AsyncClient:
         self.schedules = AsyncSchedules(self.http)
         self.budgets = AsyncBudgets(self.http)
         """Budgets of the workspace, its agents, sessions and runs."""
+        self.threads = AsyncThreads(self.http)
         self.workers = Threads(max_per_workspace=max_tool_threads, max_idle=0, name="weftline-handler")
         self.format_error = format_error
         self.usage = Totals()

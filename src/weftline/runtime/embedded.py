@@ -37,7 +37,7 @@ from weftline.runtime.fleet.fleet import Fleet
 from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
-from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.live import PARKED, Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.metrics import Measured
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
@@ -306,6 +306,12 @@ class EmbeddedEngine:
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
         await self._wake_waiting(workspace, by=by)
+
+    async def code_changed(self) -> None:
+        for run in list(self._fleet.residents.runs.values()):
+            if run.residency is PARKED and run.log.due_at == 0:
+                self._fleet.dispatcher.consider(run)
+        await self._recovery.pick_up()
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
         fleet, append = self._fleet, self._append

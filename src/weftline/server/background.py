@@ -59,10 +59,10 @@ def attach(app: App, *, dialer: Dialer, webhook_retry_s: tuple[float, ...]) -> t
         partial(_released, app.engine, alarm.run),
         partial(_beat, app.engine),
     ]
-    if app.folder is not None:
+    if (served := app.folder) is not None:
         from weftline.threads.effects import EffectAlarm  # whoever serves a folder has all that it needs
 
-        effects = EffectAlarm(app.workspaces, app.engine, app.folder)
+        effects = EffectAlarm(app.workspaces, app.engine, lambda: app.folder or served)
         app.listeners["effects"] = lambda _: effects.changed()
         works.append(partial(_released, app.engine, effects.run))
     return tuple(works)

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from functools import partial, wraps
 from inspect import signature
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
 
 from msgspec.json import encode
 from pydantic import BaseModel
@@ -78,7 +79,8 @@ def case(
 
     @wraps(use)
     async def handler(app: App, request: Request, principal: Principal) -> Response:
-        given: list[Any] = [request.params[id] for id in ids]
+        # The path of a file is decoded where it is taken apart.
+        given: list[Any] = [request.params[id] if id == "path" else unquote(request.params[id]) for id in ids]
         if "page" in types:
             after, limit = stored_page(app, request, principal)
             given.append(Page(after, limit, partial(app.cursors.seal, workspace=principal.workspace)))

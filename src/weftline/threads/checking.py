@@ -148,7 +148,7 @@ class _Checker:
         self._seen = registry.seen_from("")
         """The registry as the definition sees it that is being checked."""
         self._place = place
-        self._providers = frozenset(_usual_providers() if providers is None else providers)
+        self._providers = frozenset(usual_names() if providers is None else providers)
         self._tools = frozenset(_usual_tools() if tools is None else tools)
         self._used = set(used)
         self._secrets = {one.name for _, _, one in self._variables() if one.type == "secret"}
@@ -545,7 +545,8 @@ def _words_in(root: Path) -> set[str]:
     return found
 
 
-def _usual_providers() -> Iterable[str]:
+def usual_names() -> Iterable[str]:
+    """The names of the providers of a server that nobody configured."""
     from weftline.providers.catalog import usual_providers
     from weftline.providers.families import known_families
 

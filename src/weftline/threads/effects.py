@@ -16,6 +16,7 @@ from weftline.store.database import Query
 from weftline.store.records import thread_effects
 from weftline.store.records.thread_effects import EffectRow
 from weftline.text.redaction import Redactor
+from weftline.threads.definitions.handlers import EffectDefinition
 from weftline.threads.serving import Folder, called
 from weftline.threads.state import LiveThread
 from weftline.tools.validation_work import bounded
@@ -41,7 +42,8 @@ class EffectAlarm(Alarm):
 
     what = "effects"
 
-    def __init__(self, at: Workspaces, engine: Engine, folder: Folder) -> None:
+    def __init__(self, at: Workspaces, engine: Engine, folder: Callable[[], Folder]) -> None:
+        """`folder` returns the present one, which changes with `serve --reload`."""
         super().__init__(at)
         self.engine = engine
         self._folder = folder
@@ -107,10 +109,14 @@ class EffectAlarm(Alarm):
         """Calls the handler, and returns what was wrong; empty if nothing was."""
         known: list[str] = []
         with attempt(or_cancelled=True) as calling:
-            thread = await threads.by_key(self._at, row.thread)
-            with self._folder.thread(self._at, self.engine, thread, row.id) as state:
+            if row.damaged:
+                raise StoreError(f"The effect is damaged: its {row.damaged} cannot be read.")
+            thread, folder = await threads.by_key(self._at, row.thread), self._folder()
+            definition = folder.registry.effect(row.name)
+            with folder.thread(self._at, self.engine, thread, row.id, of=definition) as state:
                 known += await state.variables.secrets()
-                await self._call(row, state)
+                with folder.in_use():
+                    await self._call(definition, row, state)
         error = calling.error
         if error is None:
             return ""
@@ -119,10 +125,7 @@ class EffectAlarm(Alarm):
         shown = f"{type(error).__name__}: {text}" if text else type(error).__name__
         return Redactor(known).text(shown)[:_MAX_ERROR_CHARS]
 
-    async def _call(self, row: EffectRow, state: LiveThread) -> None:
-        if row.damaged:
-            raise StoreError(f"The effect is damaged: its {row.damaged} cannot be read.")
-        definition = self._folder.registry.effect(row.name)
+    async def _call(self, definition: EffectDefinition, row: EffectRow, state: LiveThread) -> None:
         parameters = definition.parameters
         given = await bounded(lambda: parameters.keywords(row.args), size=len(row.args))
         if parameters.context is not None:

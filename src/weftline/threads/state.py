@@ -273,9 +273,10 @@ class LiveThread:
     async def schedule_effect(self, name: str, args: Mapping[str, Any] | None = None, /, delay_ms: int = 0) -> str:
         self._open()
         effects.check_delay(delay_ms)
-        final = await self._registry.effect(name).final_args(args)
-        origin = self._origin("effect")
-        return (await effects.schedule(self._at, self._row, name, final, delay_ms=delay_ms, origin=origin)).id
+        definition = self._registry.effect(name)
+        final, origin = await definition.final_args(args), self._origin("effect")
+        row = await effects.schedule(self._at, self._row, definition.name, final, delay_ms=delay_ms, origin=origin)
+        return row.id
 
     async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
         self._open()

@@ -62,7 +62,8 @@ class Belongings(Struct):
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
         params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
-        params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own", "path": "k", "effectId": self.effect}
+        params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own", "path": "k"}
+        params |= {"effectId": self.effect}
         return re.sub(r"\{\*?(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
