@@ -306,6 +306,8 @@ class Driving(Struct, eq=False):
     """The part of a run that only its driver needs."""
 
     cut: Cut = Cut.NO
+    aborted: asyncio.Event | None = None
+    """Set when the run is cancelled, if its agent's code has asked for it."""
     opening: asyncio.Lock | None = None
     """Held while the tools are created, for this driver or that of a child run."""
     opened: bool = False

@@ -53,7 +53,7 @@ class AgentThreads:
         row = None if known is None else await threads.by_key_and_salt(at, *known)
         if row is None:
             raise NotFound("The run has no thread.")
-        state = self._opened(at, engine, row, entered)
+        state = self._opened(at, engine, row, entered, flow_id=run.id)
         try:
             yield state
         finally:
@@ -62,9 +62,19 @@ class AgentThreads:
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
         return self._opened(at, engine, row, Entered())
 
-    def _opened(self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered) -> LiveThread:
-        speakers, host = self._speakers, self._host
-        return LiveThread(at, row, self._registry, speakers=speakers, entered=entered, engine=engine, host=host)
+    def _opened(
+        self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered, *, flow_id: str = ""
+    ) -> LiveThread:
+        return LiveThread(
+            at,
+            row,
+            self._registry,
+            speakers=self._speakers,
+            entered=entered,
+            engine=engine,
+            flow_id=flow_id,
+            host=self._host,
+        )
 
     async def check(self, at: Workspaces, workspace: int, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` (`missing_variable`) that lists every required variable without a value."""

@@ -25,6 +25,7 @@ from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.execution import Execution
 from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
 from weftline.threads.speakers import Speaker, seat_of
@@ -71,20 +72,24 @@ class LiveThread:
         speakers: Mapping[str, Speaker],
         entered: Entered,
         engine: Engine,
+        flow_id: str = "",
         host: Any = None,
     ) -> None:
-        """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
+        """`speakers` are those of the run, the first of them first; `entered` gives access to it, and `flow_id` is its
+        id.
+        """
         self._at = at
         self._engine = engine
         self._row = row
         self._speakers = speakers
         self._entered = entered
+        self._flow_id = flow_id
         self._entry: Defaults = {}
         self._registry = registry.seen_from(package_of(self.speaker.agent))
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
-        self._key = ""
+        self._key = self._caller = ""
         self._made: dict[str, int] = {}
         """How many of each kind this has made."""
         self._over = False
@@ -101,8 +106,9 @@ class LiveThread:
         env: Defaults | None = None,
         options: Mapping[str, Any] | None = None,
         package: str | None = None,
+        caller: str = "",
     ) -> Generator[LiveThread]:
-        """The thread for one call or handler. `key` is the same for each attempt at it.
+        """The thread for one call or handler. `key` is the same for each attempt at it, `caller` names its code.
 
         `package` is that of the code, whose own names come first; None for that of the agent.
         """
@@ -110,7 +116,8 @@ class LiveThread:
         if package is not None:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
-        state._key, state._made, state.options = key, {}, options or {}
+        state._key, state.options, state._caller = key, options or {}, caller
+        state._made = {}
         state._entry = env or {}
         try:
             yield state
@@ -175,7 +182,11 @@ class LiveThread:
 
     @property
     def execution(self) -> ExecutionState | None:
-        return None
+        inside = self._entered.inside
+        if inside is None or inside.now.ended:
+            return None
+        caller = self._caller or "a hook"
+        return Execution(inside, self._flow_id, self.speaker, caller=caller, loop=self.loop)
 
     @property
     def idempotency_key(self) -> str:
