@@ -50,6 +50,8 @@ TABLE: dict[str, Row] = {
     "unknown_call": Row(404, False, "The call was already answered or never existed; there is nothing left to do."),
     "unknown_turn": Row(404, False, "Turns count from 0; `last` is the latest."),
     "unknown_message": Row(404, False, "Check the id; GET …/messages lists the messages of a thread."),
+    "history_edited": Row(409, False, "Read the run's log; what it read of its thread is not there any more."),
+    "message_in_use": Row(409, True, "Change it when the turn it belongs to is over."),
     "unknown_await": Row(404, False, "Check the run and the id; GET …/awaits lists what is open."),
     "invalid_answer": Row(400, False, "Correct the answer as the message says; the run still waits for it."),
     "await_closed": Row(409, False, "Read the run's log to see who answered and how."),

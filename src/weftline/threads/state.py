@@ -15,8 +15,10 @@ from msgspec.structs import asdict
 
 from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
+from weftline.runtime import thread_messages as messages
 from weftline.runtime.agent_code.seats import name_of
 from weftline.runtime.engine import Engine
+from weftline.runtime.thread_messages import Changes
 from weftline.store.records.thread_effects import EffectFilter
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
@@ -55,7 +57,7 @@ from weftline.workspace.thread_state import set_thread_env, set_value, value_of
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from weftline.threads.thread import WriteFileOptions
+    from weftline.threads.thread import MessageUpdates, NewMessage, WriteFileOptions
 
 T = TypeVar("T")
 
@@ -90,8 +92,8 @@ class LiveThread:
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
         self._key = self._caller = ""
-        self._made: dict[str, int] = {}
-        """How many of each kind this has made."""
+        self._created = 0
+        """How many things the call has created."""
         self._over = False
         self.options: Mapping[str, Any] = {}
         """The static options of a tool's entry in its prompt."""
@@ -116,8 +118,8 @@ class LiveThread:
         if package is not None:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
-        state._key, state.options, state._caller = key, options or {}, caller
-        state._made = {}
+        state._key, state._created, state._caller = key, 0, caller
+        state.options = options or {}
         state._entry = env or {}
         try:
             yield state
@@ -130,16 +132,6 @@ class LiveThread:
     def _open(self) -> None:
         if self._over:
             raise Conflict("The call that this state was for is over.", code="scope_ended")
-
-    def _origin(self, kind: str) -> bytes | None:
-        """Names what is about to be made: the same again if the call or handler that this is for runs again.
-
-        None outside of both, in a hook.
-        """
-        if not self._key:
-            return None
-        number = self._made[kind] = self._made.get(kind, 0) + 1
-        return blake2b(f"{self._key}\n{kind}\n{number}".encode(), digest_size=16).digest()
 
     @property
     def speaker(self) -> Speaker:
@@ -246,6 +238,40 @@ class LiveThread:
         row = await self._engine.messages.one(self._row.key, id, within=True)
         return None if row is None else self._message(row)
 
+    async def inject_message(self, content: str, /, **fields: Unpack[NewMessage]) -> ThreadMessage:
+        self._open()
+        row = await self._engine.messages.inject(self._row.key, self._new_message(content, fields))
+        return self._message(row)
+
+    async def update_message(self, id: str, /, **updates: Unpack[MessageUpdates]) -> ThreadMessage:
+        self._open()
+        _require_no_files(updates)
+        changes = Changes(
+            text=updates.get("content"), silent=updates.get("silent"), metadata=updates.get("metadata", {})
+        )
+        return self._message(await self._engine.messages.update(self._row.key, id, changes))
+
+    async def delete_message(self, id: str, /) -> bool:
+        self._open()
+        return await self._engine.messages.delete(self._row.key, id)
+
+    def _new_message(self, content: str, fields: NewMessage) -> messages.NewMessage:
+        _require_no_files(fields)
+        return messages.NewMessage(
+            role=fields.get("role", "user"),
+            text=content,
+            silent=fields.get("silent", False),
+            metadata=fields.get("metadata", {}),
+            origin=self._origin(),
+        )
+
+    def _origin(self) -> str | None:
+        """Names what a call creates, the same for each attempt at it; None outside calls."""
+        if not self._key:
+            return None
+        self._created += 1
+        return blake2b(f"{self._key}/{self._created}".encode(), digest_size=16).hexdigest()
+
     def _message(self, row: MessageRow) -> ThreadMessage:
         fields = said(row, created_at=self._row.created_at).fields
         fields["attachments"] = tuple([AttachmentRef(**asdict(one)) for one in fields["attachments"]])
@@ -285,7 +311,8 @@ class LiveThread:
         self._open()
         effects.check_delay(delay_ms)
         definition = self._registry.effect(name)
-        final, origin = await definition.final_args(args), self._origin("effect")
+        final, made = await definition.final_args(args), self._origin()
+        origin = None if made is None else bytes.fromhex(made)
         row = await effects.schedule(self._at, self._row, definition.name, final, delay_ms=delay_ms, origin=origin)
         return row.id
 
@@ -415,6 +442,11 @@ def _record(file: FileRow) -> FileRecord:
         created_at=file.created_at,
         location=file.shown_location,
     )
+
+
+def _require_no_files(fields: Mapping[str, Any]) -> None:
+    if fields.get("attachments"):
+        raise invalid_field("attachments", "messages cannot have files yet.")
 
 
 class BlockingThread:
