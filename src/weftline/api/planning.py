@@ -29,7 +29,7 @@ from weftline.workspace.code_agents import STORED_ID, CodeAgent
 from weftline.workspace.context import Caller, Workspaces
 
 
-class RunSpec(Struct, frozen=True):
+class SpecAndHeaders(Struct, frozen=True):
     """What a run is created from."""
 
     spec: bytes
@@ -51,8 +51,8 @@ def require_named(caller: Caller, agent_id: str | None) -> None:
 
 
 async def effective(
-    at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec, *, replaces: bool = False
-) -> RunSpec:
+    at: Workspaces, caller: Caller, agent_id: str | None, own: SpecAndHeaders, *, replaces: bool = False
+) -> SpecAndHeaders:
     """Returns the spec to run: the agent's, overridden by the request's own.
 
     A caller restricted to some agents must name one of them. `replaces` means that the caller may change the agent, and
@@ -66,17 +66,17 @@ async def effective(
     return await off_loop(partial(merged, at, agent, own, replaces=replaces), size=len(agent.spec) + len(own.spec))
 
 
-def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = False) -> RunSpec:
+def merged(at: Workspaces, agent: AgentRow, own: SpecAndHeaders, *, replaces: bool = False) -> SpecAndHeaders:
     """Merges a request's spec into an agent's. A tool that the request replaces has its own headers, or none."""
     if agent.id in at.code:
         # A code agent itself defines what its runs start from, as a session's copy would be out of date.
-        return RunSpec(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
+        return SpecAndHeaders(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
     headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
     if headers:
         replaced = names_of_tools(own.spec)
         headers = {name: values for name, values in headers.items() if name not in replaced}
     spec = with_agent(agent.spec, own.spec, id=agent.id, name=agent.name, replaces=replaces)
-    return RunSpec(spec, {**headers, **own.headers})
+    return SpecAndHeaders(spec, {**headers, **own.headers})
 
 
 def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:

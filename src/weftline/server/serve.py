@@ -215,7 +215,7 @@ def read_agents(
     except BaseException:
         project.generation.forget()
         raise
-    return agents, Folder(project.registry, generation=project.generation)
+    return agents, Folder(project.registry, host=project.host, generation=project.generation)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
