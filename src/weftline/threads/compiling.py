@@ -10,10 +10,11 @@ from typing import Any, cast
 from weftline.agent.agent import Agent
 from weftline.agent.context import RunContext
 from weftline.agent.hooking.calling import Hook
-from weftline.agent.hooks import BeforeModel, SystemRendered
+from weftline.agent.hooks import BeforeModel, ContextBuilt, SystemRendered
 from weftline.agent.settings import Settings
 from weftline.agent.skills.toolset import Skills, skills
 from weftline.errors import Issue
+from weftline.messages import Assistant, Message, Text, ToolResults
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.providers.base import Provider
@@ -111,7 +112,7 @@ class Compiler:
             description=description,
             instructions=text_of(prompt, self._registry),
             tools=self._tools(speakers.values()),
-            hooks=[Hook(BeforeModel, _set_request)],
+            hooks=[Hook(ContextBuilt, _choose_history), Hook(BeforeModel, _set_request)],
             settings=Settings(reasoning=_level(prompt)),
             fallbacks=fallbacks,
         )
@@ -221,6 +222,23 @@ def _set_request(point: BeforeModel, context: RunContext[LiveThread]) -> None:
         prompt = context.deps.speaker.prompt
         point.tool_choice = prompt.tool_choice
         point.parallel_tool_calls = prompt.parallel_tool_calls
+
+
+def _choose_history(point: ContextBuilt, context: RunContext[LiveThread]) -> None:
+    """Leaves out what the prompt does not want of earlier runs: everything, or calls with their results."""
+    prompt, inside = context.deps.speaker.prompt, context.entered.inside
+    past = 0 if inside is None else len(point.messages) - (len(inside.messages) - inside.past)
+    if past <= 0 or (prompt.include_chat is not False and prompt.include_past_tools):
+        return
+    before: list[Message] = []
+    for message in point.messages[:past] if prompt.include_chat is not False else ():
+        if isinstance(message, Assistant) and message.calls:
+            texts = tuple([part for part in message.parts if isinstance(part, Text)])
+            before += [Assistant(texts)] if texts else []
+        elif not isinstance(message, ToolResults):
+            before.append(message)
+    if len(before) < past or any(one is not other for one, other in zip(before, point.messages, strict=False)):
+        point.messages = (*before, *point.messages[past:])
 
 
 async def _render(registry: Registry, point: SystemRendered, context: RunContext[LiveThread]) -> None:

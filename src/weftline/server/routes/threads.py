@@ -34,6 +34,7 @@ ROUTES = (
     _read("GET", PATH, **case(threads.index), summary="List the threads"),
     _read("GET", _ONE, **case(threads.read), summary="Read a thread"),
     _write("DELETE", _ONE, **case(threads.delete), summary="Terminate a thread"),
+    _read("GET", f"{_ONE}/runs", **case(thread_messages.index_runs), summary="List the runs of a thread"),
     _read("GET", f"{_ONE}/messages", **case(thread_messages.index), summary="List the messages of a thread"),
     _read("GET", _MESSAGE, **case(thread_messages.read), summary="Read a message of a thread"),
     _write(
