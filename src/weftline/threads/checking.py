@@ -149,7 +149,7 @@ class _Checker:
         """The registry as the definition sees it that is being checked."""
         self._place = place
         self._providers = frozenset(usual_names() if providers is None else providers)
-        self._tools = frozenset(_usual_tools() if tools is None else tools)
+        self._tools = frozenset(usual_tools() if tools is None else tools)
         self._used = set(used)
         self._secrets = {one.name for _, _, one in self._variables() if one.type == "secret"}
         self._shown = {
@@ -553,7 +553,8 @@ def usual_names() -> Iterable[str]:
     return (*known_families(), *[one.name for one in usual_providers()], *SCRIPTED)
 
 
-def _usual_tools() -> Iterable[str]:
+def usual_tools() -> Iterable[str]:
+    """The names of the tools that every server has."""
     from weftline.tools.builtin import builtin_tools
 
     return (*builtin_tools(), "fetch")
