@@ -363,7 +363,7 @@ async def test_variable_of_the_prompt_that_is_missing_ends_the_run_by_name(tmp_p
 
 
 async def test_model_may_be_of_a_provider_of_the_configuration(tmp_path: Path) -> None:
-    config = '[providers.mine]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "MINE"\n'
+    config = '[providers.mine]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:9/v1"\napi_key = "env:MINE"\n'
     helper = {
         "agents/models/own.py": 'model = define_model(name="own", provider="mine", model="large")\n',
         "agents/helper.md": "---\nmodel: own\n---\nHelp.\n",
