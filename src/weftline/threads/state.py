@@ -318,7 +318,9 @@ class LiveThread:
 
     async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
         self._open()
-        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=name))
+        known = None if name is None else self._registry.find("effect", name)
+        wanted = name if known is None else known.name  # one of a package has a longer name
+        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=wanted))
         return [
             ScheduledEffect(
                 id=row.id,
