@@ -33,6 +33,7 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.hooks import hooks_of
 from weftline.threads.opening import AgentThreads
 from weftline.threads.packages import is_packed
 from weftline.threads.registry import Registry, is_external
@@ -97,7 +98,7 @@ class Compiler:
             description=agent.description or agent.tool_description or prompt.tool_description,
             instructions=text_of(prompt, self._registry),
             tools=self._tools(speakers.values()),
-            hooks=[Hook(BeforeModel, _set_request)],
+            hooks=[*hooks_of(self._registry, speakers.values()), Hook(BeforeModel, _set_request)],
             settings=Settings(reasoning=_level(prompt)),
             fallbacks=fallbacks,
         )
