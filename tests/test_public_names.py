@@ -263,6 +263,7 @@ BY_TOPIC = {
         "is_visible_in_namespace",
         "load_project",
         "map_reasoning_level",
+        "packed_folder",
         "read_project",
         "to_json",
         "validate_tool_name",

@@ -276,6 +276,9 @@ class SimulatedLog:
     async def thread_history(self, thread: int) -> History:
         return await self._wires.read(self.inner.thread_history(thread))
 
+    async def thread_pinned(self, thread: int, *, through: int, revision: int) -> list[bytes] | None:
+        return await self._wires.read(self.inner.thread_pinned(thread, through=through, revision=revision))
+
     async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
         return await self._wires.read(self.inner.thread_rows(wanted))
 

@@ -17,6 +17,8 @@ from weftline.messages import Assistant, Message, ToolResults, User
 from weftline.prompts.compaction import SUMMARIZE, summary
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.runtime.thread_messages import Changes
+from weftline.store.records.thread_messages import MessageFilter
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import Skill
 
@@ -249,6 +251,47 @@ async def test_next_run_of_thread_takes_over_summary_of_work_before() -> None:
     assert pages_in(model.requests[0].messages) == ["Page 2"]
 
 
+@pytest.mark.requirement("thread.message.edit_summary")
+@pytest.mark.parametrize("during", [False, True])
+async def test_no_request_has_the_summary_of_a_message_that_was_edited(during: bool) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await go_on.wait()
+        return "Waited"
+
+    behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1, model="cheap:script"))
+    agent = Agent("lab:script", name="reader", tools=[read, wait], behavior=behavior)
+    lab = ScriptedModel([*reads(1, 2), "", calls("wait"), "Done.", "Yes.", "Again."])
+    cheap = ScriptedModel([f"Summary {number}." for number in range(9)])
+    async with Engine(agents=[agent], models=catalog(lab=lab, cheap=cheap)) as engine:
+        run = await engine.start(agent, "What is it?", thread="t")
+        await begun.wait()
+        host, key = await engine.runtime(), await engine.thread("t").key()
+
+        async def edit(place: int) -> None:
+            rows, _ = await host.messages.page(MessageFilter(thread=key))
+            await host.messages.update(key, rows[place].name, Changes(text="What is that?"))
+
+        if during:
+            await edit(0)
+        go_on.set()
+        await run.result()
+        if not during:
+            await edit(0)
+        covered = len(lab.requests)
+        await agent.run("Sure?", thread="t", engine=engine)
+        stored = await engine.thread("t").messages()
+    after = lab.requests[-2:] if during else lab.requests[covered:]
+    [written] = injected(lab.requests[2])
+    assert written.endswith(".") and all(written not in injected(one) for one in after)
+    assert pages_in(stored)[:2] == ["Page 1", "Page 2"] and isinstance(stored[0], User)
+    assert stored[0].text == "What is that?"
+
+
 async def test_a_summary_is_there_after_a_restart(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -283,7 +326,7 @@ async def test_a_summary_is_there_after_a_restart(tmp_path: Path) -> None:
     assert len(cheap.requests) == 1
 
 
-async def test_failed_run_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
+async def test_failed_run_leaves_its_turns_and_its_summary(tmp_path: Path) -> None:
     fails = ScriptedModel([*reads(1, 2), "", {"error": {"class": "auth"}}])
     lab, cheap = ScriptedModel(["Yes."]), ScriptedModel(["Weather."])
     behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1, model="cheap:script"))
@@ -294,7 +337,8 @@ async def test_failed_run_leaves_nothing_for_the_next_one(tmp_path: Path) -> Non
             await agent.run("What is it?", thread="t", engine=engine, model="fails:script")
         await agent.run("And now?", thread="t", engine=engine)
     assert injected(fails.requests[-1]) == [summary("Weather.")]
-    assert said_in(lab.requests[-1]) == ["Hello?", "And now?"]
+    assert said_in(lab.requests[-1])[-1] == "And now?"
+    assert injected(lab.requests[-1]) == [summary("Weather.")]
 
 
 async def test_a_thread_that_no_longer_fits_its_model_goes_on(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_unread_messages_of_a_cancelled_run_are_dropped() -> None:
         await run.cancel()
         with agent.override(model=ScriptedModel(["Fine."])):
             after = await agent.run("Again.", thread="t", engine=engine)
-    assert texts_of(after.messages) == ["Again.", "Fine."]
+    assert texts_of(after.messages) == ["Go.", "", "Again.", "Fine."]
 
 
 @pytest.mark.requirement("loop.turn.pairing")
@@ -194,7 +194,7 @@ async def test_calls_of_a_turn_have_one_result_each_in_place() -> None:
 
 
 @pytest.mark.requirement("loop.turn.pairing")
-async def test_interrupted_calls_have_results_and_threads_have_none() -> None:
+async def test_interrupted_calls_have_results_on_their_thread_too() -> None:
     begun = asyncio.Event()
 
     @tool
@@ -210,7 +210,9 @@ async def test_interrupted_calls_have_results_and_threads_have_none() -> None:
         await begun.wait()
         await run.cancel()
         result = await run.result()
-        assert await engine.thread("t").messages() == []
+        stored = await engine.thread("t").messages()
+    assert [type(one).__name__ for one in stored] == ["User", "Assistant", "ToolResults"]
+    assert results_in(stored) == results_in(result.messages)
     assert [text.startswith("Aborted: ") for text in results_in(result.messages)] == [True, True]
 
 

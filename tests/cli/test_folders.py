@@ -91,3 +91,20 @@ def test_init_leaves_a_folder_with_anything_in_it_alone(tmp_path: Path) -> None:
     done = weftline("init", str(tmp_path))
     assert done.code == 1 and "is not empty: name a new folder" in done.err
     assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.requirement("thread.define.references")
+def test_server_does_not_start_on_a_folder_with_problems(desk: Path, tmp_path: Path) -> None:
+    twice = "from weftline.threads import *\nagent = define_agent(name='triage', side_a=SideConfig(prompt='triaeg'))\n"
+    (desk / "agents" / "agents").mkdir()
+    (desk / "agents" / "agents" / "triage.py").write_text(twice)
+    done = weftline("serve", str(desk), "--db", str(tmp_path / "store"), "--port", "0")
+    assert done.code == 1 and "ready" not in done.out
+    said = done.err.replace(f"{desk}/agents/", "")
+    for problem in (
+        f"triage.md:2: {PROBLEM}",
+        'triage.md:1: agent "triage": is defined twice: agents/triage.py:2 defines it too',
+        'agents/triage.py:2: agent "triage": side_a.prompt: there is no prompt "triaeg". Did you mean "triage"?',
+    ):
+        assert problem in said, said
+    assert not (tmp_path / "store").exists()

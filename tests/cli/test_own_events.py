@@ -95,7 +95,7 @@ async def test_an_entry_of_newer_code_hides_no_other() -> None:
     shown = [frame.type for frame in frames_of(batch)]
     assert not {"assistant_message", "tool_progress"} & set(shown) and shown[-1] == "result"
     assert sse_frames(batch).count(b"event: ") == len(shown)
-    happened = [event.kind async for event in following.events_of(Once(batch))]
+    happened = [event.kind async for event in following.run_events(Once(batch))]
     assert EventKind.TURN not in happened and happened[-1] is EventKind.END
 
 
@@ -124,5 +124,5 @@ async def test_events_of_damaged_log_end_where_it_cannot_be_read(kind: str, fiel
     *_, last = [parse_frame(sent, run_id=run_id) for sent in SseParser().feed(stopped.value.frames)]
     assert (last.type, last.seq) == ("error", first.last_seq)
     with pytest.raises(StoreError, match="cannot be read"):
-        async for _ in following.events_of(Once(batch)):
+        async for _ in following.run_events(Once(batch)):
             pass

@@ -25,6 +25,7 @@ from .test_deploys import POINTS as DEPLOY_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 from .test_policies import POINTS as POLICY_POINTS
+from .test_threads import POINTS as THREAD_POINTS
 
 
 class Case(NamedTuple):
@@ -112,6 +113,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *COMPACTION_POINTS,
         *DEPLOY_POINTS,
         *POLICY_POINTS,
+        *THREAD_POINTS,
         *CLOSING,
     ]
     assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)

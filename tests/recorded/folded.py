@@ -64,7 +64,7 @@ def fold(items: Sequence[Item], history: Sequence[bytes]) -> Folded:
                 given = decode_content(bodies.decode_created(item.body).plan)
                 earlier = [bodies.decode_message(message) for message in history]
                 limit = given.model_result_limit_bytes
-                conversation = Conversation([*earlier, *given.messages], result_limit_bytes=limit)
+                conversation = Conversation([*earlier, *given.messages], result_limit_bytes=limit, has_history=True)
                 conversation.digests = given.digests
             case AttemptStarted():
                 seen = conversation.sides.seen_by_speaker(state.limits.seats, conversation.view.visible)

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from weftline import Budget, RunFailed
 from weftline.agent.run import Run
+from weftline.runtime.thread_messages import Changes, NewMessage
+from weftline.store.records.thread_messages import MessageFilter
 from weftline.tools.base import ToolOutput
 
 from . import cast, rare
@@ -30,6 +32,21 @@ async def searched_by_the_provider(stage: Stage) -> None:
 async def two_runs_of_a_thread(stage: Stage) -> None:
     await (await stage.start("talk", "One.", thread="talk")).result()
     await (await stage.start("talk", "Two.", thread="talk")).result()
+
+
+async def edited_while_it_is_read(stage: Stage) -> None:
+    await (await stage.start("talk", "One.", thread="edited")).result()
+    run = await stage.start("outside", thread="edited")
+    await stage.until(run, "call.opened", times=2)
+    host, thread = await stage.engine.runtime(), await stage.engine.thread("edited").key()
+    rows, _ = await host.messages.page(MessageFilter(thread=thread))
+    await host.messages.inject(thread, NewMessage(text="Put."))
+    await host.messages.update(thread, rows[2].name, Changes(text="Changed."))
+    await host.messages.delete(thread, rows[2].name)
+    for call in ("call_0_0", "call_0_1"):
+        await host.answer(await stage.key(run), call, ToolOutput.of('"Rain."'))
+    await run.result()
+    await (await stage.start("talk", "Two.", thread="edited")).result()
 
 
 async def forked(stage: Stage) -> None:
@@ -252,6 +269,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     plain_answer,
     searched_by_the_provider,
     two_runs_of_a_thread,
+    edited_while_it_is_read,
     forked,
     all_sorts_of_calls,
     loop_to_the_final_turn,

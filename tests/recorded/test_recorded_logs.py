@@ -71,6 +71,7 @@ DECODERS: dict[str, Any] = {
     "results.over_budget": bodies.decode_text,
     "loop.detected": bodies.decode_text,
     "final.forced": bodies.decode_text,
+    "messages.edited": bodies.decode_edited,
     "message.queued": bodies.decode_queued,
     "messages.taken": bodies.decode_taken,
     "run.paused": bodies.decode_control,
@@ -147,6 +148,7 @@ def test_every_type_of_body_is_in_log_of_present_format() -> None:
 
 
 UNRECORDED = {
+    "System.content": "as in any conversation: somebody may put a system message into a thread",
     "BudgetRefused.model": "such a run is refused when it is created, unless its model has lost its price since",
     "EndedBody.full": "only servers that are configured with texts for their errors write it",
 }

@@ -125,6 +125,9 @@ class MoodyLog:
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._inner.thread_messages(thread)
 
+    async def thread_pinned(self, thread: int, *, through: int, revision: int) -> list[bytes] | None:
+        return await self._inner.thread_pinned(thread, through=through, revision=revision)
+
     async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
         return await self._inner.thread_rows(wanted)
 

@@ -322,7 +322,7 @@ async def test_file_that_is_elsewhere_is_sent_on(tmp_path: Path) -> None:
             api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
             fs = await new_thread(api)
             for name in "ab":
-                await api.post(f"{fs}/{name}", {"location": f"http://127.0.0.1:{there.port}/{name}", "size": 1})
+                await api.post(f"{fs}/{name}", {"location": str(there.make_url(f"/{name}")), "size": 1})
             found = await api.get(f"{fs}/a")
             assert (found.status, found.body) == (200, b"x" * 300_000)
             assert (await api.call("HEAD", f"{fs}/a")).headers["X-Content-Type-Options"] == "nosniff"

@@ -37,7 +37,7 @@ async def elsewhere() -> AsyncGenerator[str]:
     app = web.Application()
     app.router.add_get("/{name}", _answer)
     async with TestServer(app) as server:
-        yield f"127.0.0.1:{server.port}"
+        yield server.make_url("/").authority
 
 
 @pytest.fixture

@@ -285,7 +285,7 @@ def test_package_that_cannot_be_loaded_is_a_problem(
 
 FILES: Mapping[str, str] = {
     "scripts.json": json.dumps({"tea": turns([{"name": "tea__brew", "args": {}}], "{{tool_results.0}}")}),
-    "agents/helper.md": "---\nmodel: test:tea\n---\nHelp.\n",
+    "agents/helper.md": "---\nmodel: scripted:tea\n---\nHelp.\n",
     "agents/tools/unseen.py": "@define_tool(effect='read', description='x')\ndef unseen(): ...\n",
 }
 

@@ -66,7 +66,7 @@ def where(state: SyncThreadState) -> dict[str, object]:
     return {
         "thread": state.thread_id, "agent": state.agent_id, "user": state.user_id, "options": state.options,
         "names": [state.get_agent_names(), state.get_model_names()], "key": bool(state.idempotency_key),
-        "execution": state.execution, "terminated": state.terminated, "shade": state.env("SHADE"),
+        "steps": state.execution.step_count, "terminated": state.terminated, "shade": state.env("SHADE"),
     }
 """,
     "agents/tools/variables.py": """

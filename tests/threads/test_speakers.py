@@ -59,6 +59,61 @@ def break_off(why: str) -> str:
     '''Ends something badly.'''
     return "Broken off."
 """,
+    "progress": """
+@define_tool(effect="read")
+async def progress(state: ThreadState) -> dict[str, object]:
+    '''Says how far the run is.'''
+    at = state.execution
+    return {
+        "flow": at.flow_id, "side": at.current_side, "turns": at.turn_count,
+        "steps": [at.step_count, at.side_a_step_count, at.side_b_step_count],
+        "stopped": [at.stopped, at.stopped_by], "path": at.prompt_path,
+        "history": [f"{one.role}: {one.content}" for one in at.message_history], "aborted": at.abort_signal.is_set(),
+    }
+""",
+    "halt": """
+@define_tool(effect="idempotent")
+def halt(state: SyncThreadState) -> str:
+    '''Stops the run.'''
+    state.execution.stop()
+    return f"{state.execution.stopped} {state.execution.stopped_by}"
+""",
+    "turn_to": """
+@define_tool(effect="idempotent")
+async def turn_to(state: ThreadState, side: str) -> str:
+    '''Gives the next turn to a side.'''
+    try:
+        state.execution.force_turn(side)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+""",
+    "wait_for_abort": """
+import asyncio
+
+from ...shared import kept
+
+@define_tool(effect="idempotent")
+async def wait_for_abort(state: ThreadState) -> str:
+    '''Waits until it is cancelled.'''
+    signal = state.execution.abort_signal
+    kept.signals.append(signal)
+
+    async def woken() -> None:
+        await signal.wait()
+        kept.woken.append(state.thread_id)
+
+    kept.tasks.append(asyncio.ensure_future(woken()))
+    await asyncio.sleep(600)
+""",
+    "woken": """
+from ...shared import kept
+
+@define_tool(effect="read")
+def woken(state: SyncThreadState) -> str:
+    '''Says who was woken.'''
+    return f"{kept.woken} {[one.is_set() for one in kept.signals]} {state.execution.abort_signal.is_set()}"
+""",
     "die_once": """
 import os, signal
 
@@ -71,6 +126,11 @@ async def die_once(state: ThreadState) -> str:
     os.kill(os.getpid(), signal.SIGKILL)
 """,
 }
+IDLE = """
+@define_thread_endpoint
+async def running(request: Request, state: ThreadState, params: dict[str, str]) -> dict[str, bool]:
+    return {"running": state.execution is not None}
+"""
 HEARD = "({{user_messages}})"
 OWN = "{{system}} {{tools}} {{reasoning}}"
 SAID = "{{system}} | {{tools}} | {{user_messages}}"
@@ -83,6 +143,8 @@ class Folder:
 
     def __init__(self) -> None:
         self.files = {f"agents/tools/{name}.py": text for name, text in TOOLS.items()}
+        self.files["shared/kept.py"] = "signals, woken, tasks = [], [], []\n"
+        self.files["agents/api/running.py"] = IDLE
         self._scripts: dict[str, Json] = {}
 
     def speaker(self, name: str, *said: str | list[Json], tools: str = "", more: str = "") -> None:
@@ -167,6 +229,20 @@ def desk() -> Folder:
     folder.speaker("alive", "A1", "", "", "A2 {{user_messages}}")
     folder.speaker("dies", "", call("die_once"), "B {{all_tool_results}}", tools='"die_once"')
     folder.two_sides("mortal", "alive", "dies", most=3)
+    # What code sees of the run, and asks of it
+    folder.agent("reporter", call("count"), call("progress"), "{{all_tool_results}}", tools='"count", "progress"')
+    folder.speaker("asker", "Well?", "", "Ended.", tools='"count"')
+    folder.speaker("replier", "", call("progress"), "{{tool_results.0}}", tools='"progress"')
+    folder.two_sides("reporting", "asker", "replier", most=3)
+    folder.agent("halted", [*call("halt"), *call("count")], "Never said.", tools='"halt", "count"')
+    said = ["One.", "", call("turn_to", side="a"), "Three.", "Four {{message_count}}"]
+    folder.speaker("first", *said, tools='"turn_to"')
+    folder.speaker("second", "", "Two.", "", "", "Never.")
+    folder.two_sides("forced", "first", "second", most=4)
+    wrong = [*call("turn_to", side="b"), *call("turn_to", side="c"), *call("turn_to", side="a")]
+    folder.agent("alone", wrong, "{{all_tool_results}}", tools='"turn_to"')
+    folder.agent("waiting", call("wait_for_abort"), tools='"wait_for_abort"')
+    folder.agent("looking", call("woken"), "{{tool_results.0}}", tools='"woken"')
     return folder
 
 
@@ -346,3 +422,67 @@ async def test_side_goes_on_after_a_crash(tmp_path: Path) -> None:
 def test_session_has_at_most_250_side_turns(given: int | None, most: int) -> None:
     a, b = SideConfig(prompt="a"), SideConfig(prompt="b")
     assert define_agent(name="two", type="dual_ai", side_a=a, side_b=b, max_session_turns=given).turns_at_most == most
+
+
+# What code sees of the run, and asks of it
+
+
+@pytest.mark.requirement("thread.exec.fields")
+async def test_code_sees_how_far_the_run_is(api: Api) -> None:
+    made = await thread(api, "reporter")
+    run = await api.send(made)
+    results = of_type(await api.events(run), "tool_result")
+    assert json.loads(results[1]["result"]) == {
+        "flow": run,
+        "side": "a",
+        "steps": [2, 2, 0],
+        "turns": 1,
+        "stopped": [False, ""],
+        "path": ["reporter"],
+        "history": ["user: hello", "assistant: ", "tool: reporter", "assistant: "],
+        "aborted": False,
+    }
+    run = await api.send(await thread(api, "reporting"))
+    [result] = of_type(await api.events(run), "tool_result")
+    found = json.loads(result["result"])
+    assert (found["side"], found["steps"], found["turns"], found["path"]) == ("b", [2, 1, 1], 2, ["replier"])
+
+
+@pytest.mark.requirement("thread.exec.absent")
+async def test_idle_thread_has_no_run(api: Api) -> None:
+    made = await thread(api, "reporter")
+    await said(api, made)
+    assert (await api.get(f"threads/{made}/running")).json == {"running": False}
+
+
+@pytest.mark.requirement("thread.exec.stop")
+async def test_stopped_run_finishes_its_calls_and_asks_no_model(api: Api) -> None:
+    made = await thread(api, "halted")
+    run = await api.send(made)
+    frames = await api.events(run)
+    assert [one["result"] for one in of_type(frames, "tool_result")] == ["True halt", "halted"]
+    end = frames[-1]
+    assert (end["subtype"], end["terminationReason"], end["turns"]) == ("success", "stopped", 1)
+
+
+@pytest.mark.requirement("thread.exec.force_turn")
+async def test_code_gives_a_side_the_next_turn(api: Api) -> None:
+    """The side that speaks is given the next turn, too; it hears nothing in between."""
+    run = await api.send(await thread(api, "forced"))
+    frames = await api.events(run)
+    assert [one["result"] for one in of_type(frames, "tool_result")] == ["ok"]
+    assert frames[-1]["text"].startswith("Four ")
+    refused = await said(api, await thread(api, "alone"))
+    assert refused.count("InvalidRequest") == 2 and refused.endswith("ok")
+
+
+@pytest.mark.requirement("thread.exec.abort_signal")
+async def test_cancelled_run_wakes_who_waits_for_it(api: Api) -> None:
+    made = await thread(api, "waiting")
+    run = await api.send(made)
+    async with api.stream(run) as stream:
+        while (frame := await stream.next()) is not None and frame.type != "tool_call":
+            pass
+    assert (await api.call("POST", f"agent-runs/{run}/cancel")).status < 300
+    await api.events(run)
+    assert await said(api, await thread(api, "looking")) == f"['{made}'] [True] False"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline.api.planning import RunSpec, effective
+from weftline.api.planning import SpecAndHeaders, effective
 from weftline.cases import agents as stored
 from weftline.cases.agents import AgentDraft
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -116,7 +116,7 @@ async def test_run_takes_agents_spec_with_its_own_laid_over_it(at: Workspaces, a
     row = await stored.add(at, acme, definition)
     assert b"X-Key" not in (row.secrets or b"") and row.secrets is not None
     own = {"prompt": "hi", "modelId": "m2", "tools": [remote[1] | {"url": "https://other.example"}]}
-    whole = await effective(at, Caller(acme), row.id, RunSpec(json.dumps(own).encode(), {"mine": {"X": "3"}}))
+    whole = await effective(at, Caller(acme), row.id, SpecAndHeaders(json.dumps(own).encode(), {"mine": {"X": "3"}}))
     spec = json.loads(whole.spec)
     assert spec["systemPrompt"] == "Be kind." and spec["modelId"] == "m2" and spec["name"] == "Bot"
     assert [tool["name"] for tool in spec["tools"]] == ["kept", "replaced"]
@@ -125,7 +125,7 @@ async def test_run_takes_agents_spec_with_its_own_laid_over_it(at: Workspaces, a
 
 
 async def test_a_run_without_an_agent_stays_as_it_is(at: Workspaces, acme: int) -> None:
-    own = RunSpec(b'{"prompt":"hi"}', {})
+    own = SpecAndHeaders(b'{"prompt":"hi"}', {})
     assert await effective(at, Caller(acme), None, own) is own
     with pytest.raises(Forbidden):
         await effective(at, Caller(acme, ("agent_1",)), None, own)

@@ -70,6 +70,8 @@ class ServedAgents:
         self.by_name = file.agents
         self.tools = file.tools
         self._models = AgentModels(file.agents, models)
+        self.setups = {name: Setup(agent) for name, agent in file.agents.items()}
+        """What executes the runs of each agent."""
         now_us = SystemClock().now_us()
         self.code = code_agents(file.agents, self._models.by_agent, now_us=now_us, to_spec=code_spec)
         """What clients see of the agents."""
@@ -87,12 +89,15 @@ class ServedAgents:
     def source(self, others: ToolSource) -> AgentTools:
         """Returns the source of the agents' tools, in addition to those of `others`."""
         tools = AgentTools(others)
-        for name, agent in self.by_name.items():
-            tools.register(name, Setup(agent))
+        tools.take(self.setups)
         return tools
 
     def connect(self, tools: AgentTools, engine: Engine) -> None:
         """Lets `tools` read the logs of the engine's runs and start runs of subagents."""
         tools.facts_around = partial(facts_around, engine)
         tools.engine = engine
-        tools.planner = ChildPlans(model_id=self._models.of_child, engine=engine)
+        tools.planner = self.planner(engine)
+
+    def planner(self, engine: Engine) -> ChildPlans:
+        """Returns what makes the plans of subagents' runs."""
+        return ChildPlans(model_id=self._models.of_child, engine=engine)

@@ -10,12 +10,12 @@ from msgspec import UNSET, Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline.api.planning import RunSpec, effective, merged, plan_of, require_named
+from weftline.api.planning import SpecAndHeaders, effective, merged, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
 from weftline.runtime.engine import Engine
-from weftline.spec.door import Sent, parse_run
+from weftline.spec.door import SentSpec, parse_run
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import IdempotencyKey
 from weftline.wire.attachments import TakenAttachment
@@ -27,11 +27,18 @@ from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 
 
-class Host(Protocol):
+class CreatingHost(Protocol):
+    """The server, as creating runs needs it."""
+
     @property
     def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
+
+
+class Host(CreatingHost, Protocol):
+    """The server, as sessions need it."""
+
     @property
     def read_sessions(self) -> set[int]:
         """Sessions whose messages are known to be readable."""
@@ -43,15 +50,6 @@ class Created(Struct, frozen=True):
 
     run_id: str
     warnings: Warnings = UNSET
-
-
-class CreatingHost(Protocol):
-    """The server, as creating runs needs it."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def workspaces(self) -> Workspaces: ...
 
 
 Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
@@ -88,7 +86,7 @@ async def create_run(
 async def create_checked(
     app: CreatingHost,
     caller: Caller,
-    body: Sent,
+    body: SentSpec,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None = None,
@@ -103,7 +101,7 @@ async def create_checked(
     earlier = idempotency and await app.engine.created_before(caller.workspace, idempotency)
     if earlier:  # whatever has happened to its agent, models and tools since
         return earlier
-    whole = RunSpec(body.spec, body.secrets)
+    whole = SpecAndHeaders(body.spec, body.secrets)
     if agent_id is not None:
         whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
     try:
@@ -137,7 +135,7 @@ async def start_agent(
 ) -> str:
     """Creates a run of a stored agent, without a session; returns its id."""
     own = encode({"agentId": agent.id, **prompt_fields(prompt, attachments)})
-    whole = merged(app.workspaces, agent, RunSpec(own, {}))
+    whole = merged(app.workspaces, agent, SpecAndHeaders(own, {}))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec)
     try:
         return await app.engine.create(

@@ -70,7 +70,7 @@ class _Delta(Struct):
 _decode_delta = Decoder(_Delta).decode
 
 
-async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
+async def run_events(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
     """Yields `first`, then the events of a follower; closes it at the end.
 
     Ends after the terminal event, or earlier if the follower leaves or the server is stopping.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.api.principal import Principal
-from weftline.errors import Forbidden, InvalidRequest, WeftlineError
+from weftline.errors import Conflict, Forbidden, InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.runtime.engine import Engine
 from weftline.spec.merge import agent_spec, with_agent
@@ -25,12 +25,11 @@ from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.work.heavy import off_loop
 from weftline.workspace import agents
-from weftline.workspace.agents import no_such_agent
 from weftline.workspace.code_agents import STORED_ID, CodeAgent
 from weftline.workspace.context import Caller, Workspaces
 
 
-class RunSpec(Struct, frozen=True):
+class SpecAndHeaders(Struct, frozen=True):
     """What a run is created from."""
 
     spec: bytes
@@ -52,8 +51,8 @@ def require_named(caller: Caller, agent_id: str | None) -> None:
 
 
 async def effective(
-    at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec, *, replaces: bool = False
-) -> RunSpec:
+    at: Workspaces, caller: Caller, agent_id: str | None, own: SpecAndHeaders, *, replaces: bool = False
+) -> SpecAndHeaders:
     """Returns the spec to run: the agent's, overridden by the request's own.
 
     A caller restricted to some agents must name one of them. `replaces` means that the caller may change the agent, and
@@ -67,31 +66,31 @@ async def effective(
     return await off_loop(partial(merged, at, agent, own, replaces=replaces), size=len(agent.spec) + len(own.spec))
 
 
-def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = False) -> RunSpec:
+def merged(at: Workspaces, agent: AgentRow, own: SpecAndHeaders, *, replaces: bool = False) -> SpecAndHeaders:
     """Merges a request's spec into an agent's. A tool that the request replaces has its own headers, or none."""
     if agent.id in at.code:
         # A code agent itself defines what its runs start from, as a session's copy would be out of date.
-        return RunSpec(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
+        return SpecAndHeaders(with_agent(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
     headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
     if headers:
         replaced = names_of_tools(own.spec)
         headers = {name: values for name, values in headers.items() if name not in replaced}
     spec = with_agent(agent.spec, own.spec, id=agent.id, name=agent.name, replaces=replaces)
-    return RunSpec(spec, {**headers, **own.headers})
+    return SpecAndHeaders(spec, {**headers, **own.headers})
 
 
 def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     """Returns the plan of a run; `requested_by` is who requests it.
 
-    Raises `NotFound` for a session whose code agent this server no longer has. A stored agent is part of the spec, and
-    may have been deleted since.
+    Raises `Conflict` (`agent_unavailable`) for a session whose code agent this server does not have. A stored agent is
+    part of the spec, and may have been deleted since.
     """
     asked = read_spec(spec)
     agent = at.code.by_id(asked.agent_id)
     if agent is not None:
         return replace(agent.plan(asked), requested_by=requested_by)
     if asked.agent_id is not None and not STORED_ID.fullmatch(asked.agent_id):
-        raise no_such_agent(asked.agent_id)
+        raise Conflict(f"This server does not have the agent {asked.agent_id!r}.", code="agent_unavailable")
     return to_plan(asked, requested_by=requested_by)
 
 

@@ -10,7 +10,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline.api.creating import Created, Host, Warn, blobs_of, prompt_fields
-from weftline.api.planning import RunSpec, check_plan, effective, merged, plan_of, require_named
+from weftline.api.planning import SpecAndHeaders, check_plan, effective, merged, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.api.views import call_views, session_unreadable
 from weftline.errors import Conflict, InvalidRequest
@@ -18,7 +18,7 @@ from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
 from weftline.runtime.reads.calls import LoggedCall
-from weftline.spec.door import Sent, parse_message, parse_session
+from weftline.spec.door import SentSpec, parse_message, parse_session
 from weftline.spec.merge import with_session
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
@@ -66,10 +66,10 @@ async def create_session(
 
 
 async def _create(
-    app: Host, principal: Principal, agent_id: str | None, body: Sent, idempotency: IdempotencyKey | None
+    app: Host, principal: Principal, agent_id: str | None, body: SentSpec, idempotency: IdempotencyKey | None
 ) -> ThreadRow:
     app.engine.require_accepting()
-    own = RunSpec(body.spec, body.secrets)
+    own = SpecAndHeaders(body.spec, body.secrets)
     whole = await effective(app.workspaces, principal, agent_id, own, replaces=principal.may_change_agents)
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     await check_plan(app.engine, plan, workspace=principal.workspace, unknown=body.unknown)
@@ -82,7 +82,7 @@ async def session_of_context(app: Host, agent: AgentRow, context: str) -> Thread
     """Returns the agent's session of an A2A context, and creates it if necessary."""
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})
-    whole = merged(app.workspaces, agent, RunSpec(own, {}))
+    whole = merged(app.workspaces, agent, SpecAndHeaders(own, {}))
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     await check_plan(app.engine, plan, workspace=agent.workspace)
     await _check_thread(app.workspaces, agent.workspace, agent.id)
@@ -127,14 +127,14 @@ async def send_prompt(
 ) -> str:
     """Creates the run of a message with this prompt; returns its id."""
     own = encode({**prompt_fields(prompt, attachments), "metadata": metadata})
-    body = Sent(own, metadata=metadata, blobs=blobs_of(attachments))
+    body = SentSpec(own, metadata=metadata, blobs=blobs_of(attachments))
     return await _send(app, thread, body, requested_by=requested_by, idempotency=idempotency)
 
 
 async def _send(
     app: Host,
     thread: ThreadRow,
-    body: Sent,
+    body: SentSpec,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None,
@@ -199,7 +199,7 @@ async def origins(
     thread: ThreadRow,
     *,
     calls: Callable[[RunRow], Awaitable[list[LoggedCall]]] | None = None,
-) -> list[Origin]:
+) -> list[Origin | None]:
     """Returns where each message of a session comes from, oldest first; with `calls`, with the calls of its run."""
     session = ids.session_id(thread.key, thread.salt)
     runs: dict[int, RunRow] = {}
@@ -207,10 +207,13 @@ async def origins(
     while rows := await find(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
         before = rows[-1].key
         runs.update((row.key, row) for row in rows)
-    found: list[Origin] = []
+    found: list[Origin | None] = []
     called: dict[int, list[Call]] = {}
     for position, key in enumerate(await threads.runs_of_messages(at, thread.key)):
         row = runs.get(key)
+        if not key:  # somebody has put it there
+            found.append(None)
+            continue
         if row is None:  # it has been created since
             break
         if calls is not None and key not in called:

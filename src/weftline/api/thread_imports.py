@@ -30,7 +30,7 @@ async def import_export(
     line, format = export.thread.line, max([run.row.format for run in export.runs], default=FORMAT)
     draft = ThreadDraft(name=line.name, agent=line.agent, spec=bytes(line.spec), metadata=line.metadata)
     keys = {run.row.id: number_of(run)[0] for run in export.runs}
-    messages = [(keys[run], message) for run, message in export.thread.messages]
+    messages = [(keys.get(run, 0), message) for run, message in export.thread.messages]
     key = threads.name_key(line.name) if line.by_name else f"import:{line.id}"
     row, is_new = await threads.add(at, workspace, draft, messages, key=key, format=format)
     if not is_new and await log.thread_messages(row.key) != [message for _, message in messages]:

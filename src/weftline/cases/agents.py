@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 from weftline.api.creating import Warn
 from weftline.api.planning import runnable
 from weftline.api.principal import Principal
-from weftline.cases.base import Body, Host, Page, Sent
+from weftline.cases.base import Host, Page, Sent, SentBody
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid, invalid_field
 from weftline.net.address import same_origin
 from weftline.plan import RunPlan
@@ -125,7 +125,7 @@ async def delete(on: Host, by: Principal, agent_id: str) -> None:
     await remove(on.workspaces, by.workspace, row.id)
 
 
-async def _draft(on: Host, by: Principal, body: Body[AgentModel], warn: Warn) -> tuple[AgentDraft, Warnings]:
+async def _draft(on: Host, by: Principal, body: SentBody[AgentModel], warn: Warn) -> tuple[AgentDraft, Warnings]:
     draft, unknown, plan = await parsed(partial(_planned, body.fields), body.raw)
     return draft, await runnable(on.engine, by, plan, [*body.unknown, *unknown], warn=warn, runs_now=False)
 

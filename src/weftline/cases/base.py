@@ -80,7 +80,7 @@ class Page(Struct, frozen=True):
         return None if page.more_after is None else self.seal(page.more_after)
 
 
-class Body(Struct, Generic[Fields], frozen=True):
+class SentBody(Struct, Generic[Fields], frozen=True):
     """A body that was sent: its valid fields, the fields that nobody knows, and its bytes."""
 
     fields: Fields
@@ -91,7 +91,7 @@ class Body(Struct, Generic[Fields], frozen=True):
 class Sent(Struct, Generic[Fields], frozen=True):
     """A request. `Sent[None]` has no body."""
 
-    read: Callable[[], Awaitable[Body[Fields]]]
+    read: Callable[[], Awaitable[SentBody[Fields]]]
     """Returns the body. A case first finds what the request is about, so that nobody sends a body for nothing."""
     warn: Callable[[Sequence[UnknownField]], Warnings]
     """Returns the warnings about unknown fields; raises if they are refused."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from weftline.api.creating import CreatingHost, create_checked
 from weftline.errors import LOG_DAMAGED, RateLimited, StoreError, Unavailable, WeftlineError, invalid_field
-from weftline.spec.door import Sent, parse_run
+from weftline.spec.door import SentSpec, parse_run
 from weftline.store.database import Query
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ALL, CATCH_UP, ONCE, SKIP, ScheduleRow, ScheduleSummary
@@ -140,7 +140,7 @@ def _once(row: ScheduleRow, time: int) -> IdempotencyKey:
     return IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
 
 
-async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> Sent:
+async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> SentSpec:
     body = await parsed(parse_run, stamped(row.spec, metadata))
     return replace(body, secrets=headers_of(at, row))
 

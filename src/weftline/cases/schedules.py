@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints
 
-from weftline.api.planning import RunSpec, effective, plan_of, runnable
+from weftline.api.planning import SpecAndHeaders, effective, plan_of, runnable
 from weftline.api.principal import Principal
 from weftline.cases.agents import kept_secrets
 from weftline.cases.base import Host, Repeatable, Sent, require_accepting
@@ -225,7 +225,7 @@ async def checked_work(
     if agent is not None:
         agent = await agents.id_of(at, caller.workspace, agent)
         stored = encode({**decode_fields(stored), "agentId": agent})
-    whole = await effective(at, caller, agent, RunSpec(stored, headers))
+    whole = await effective(at, caller, agent, SpecAndHeaders(stored, headers))
     plan = await parsed(partial(plan_of, at, requested_by=requested_by), whole.spec)
     work = Work(
         agent=agent,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import encode
 
 from weftline.api.principal import Principal
-from weftline.cases.base import Host, Limit, find_thread
+from weftline.cases.base import Host, Limit, Sent, find_thread, require_accepting
 from weftline.errors import NotFound
 from weftline.runtime import ids
+from weftline.runtime.thread_messages import Changes
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.responses import JsonObject, Time, iso, iso_or_none
@@ -83,6 +84,33 @@ async def read(on: Host, by: Principal, thread_id: str, message_id: str) -> Mess
     if row is None:
         raise NotFound("The thread has no such message.", code="unknown_message")
     return await _shown(on, thread, row)
+
+
+class MessageChanges(Struct, rename="camel", forbid_unknown_fields=False):
+    """What is changed of a message; metadata are merged."""
+
+    content: str | UnsetType = UNSET
+    silent: bool | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+async def change(on: Host, by: Principal, thread_id: str, message_id: str, sent: Sent[MessageChanges]) -> MessageView:
+    thread = await find_thread(on, by, thread_id)
+    fields = (await sent.read()).fields
+    require_accepting(on, by)
+    changes = Changes(
+        text=None if fields.content is UNSET else fields.content,
+        silent=None if fields.silent is UNSET else fields.silent,
+        metadata={} if fields.metadata is UNSET else fields.metadata,
+    )
+    return await _shown(on, thread, await on.engine.messages.update(thread.key, message_id, changes))
+
+
+async def delete(on: Host, by: Principal, thread_id: str, message_id: str) -> None:
+    thread = await find_thread(on, by, thread_id)
+    require_accepting(on, by)
+    if not await on.engine.messages.delete(thread.key, message_id):
+        raise NotFound("The thread has no such message.", code="unknown_message")
 
 
 async def _shown(on: Host, thread: ThreadRow, row: MessageRow) -> MessageView:

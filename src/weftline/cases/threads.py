@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode, encode
 from pydantic import Field
 
-from weftline.api.planning import RunSpec, check_plan, effective, plan_of, require_named
+from weftline.api.planning import SpecAndHeaders, check_plan, effective, plan_of, require_named
 from weftline.api.principal import Principal
 from weftline.cases.base import Host, Page, Repeatable, Sent, find_thread, require_accepting
 from weftline.errors import NotFound
@@ -126,7 +126,7 @@ async def create(on: Host, by: Principal, sent: Repeatable[ThreadModel]) -> Crea
     row = once and await threads.created_before(at, by.workspace, once)
     if not row:
         require_accepting(on, by)
-        own = RunSpec(encode({"agentId": agent_id}), {})
+        own = SpecAndHeaders(encode({"agentId": agent_id}), {})
         whole = await effective(at, by, agent_id, own, replaces=by.may_change_agents)
         plan = await parsed(partial(plan_of, at), whole.spec)
         await check_plan(on.engine, plan, workspace=by.workspace, unknown=body.unknown)

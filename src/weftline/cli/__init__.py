@@ -18,6 +18,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Folders of agents": {
         "init": ("weftline.cli.folders:init", "Write a small folder of agents to begin with."),
         "check": ("weftline.cli.folders:check", "Check a folder of agents: every problem, with file and line."),
+        "pack": ("weftline.cli.folders:pack", "Write an agent of a folder as a package that pip installs."),
         "info": ("weftline.cli.folders:info", "Show what a folder of agents has."),
     },
     "Look": {

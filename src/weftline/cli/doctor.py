@@ -12,6 +12,7 @@ import click
 from weftline.cli.output import CODE, DB, JSON, TOOLS, show_json
 
 if TYPE_CHECKING:
+    from weftline.agent.loader import LoadedAgents
     from weftline.cases.doctor import Finding
 
 
@@ -45,7 +46,6 @@ def command(
 async def _examine(
     app: str | None, tools: str | None, config: Path | None, workspace: str | None, db: Path
 ) -> list[Finding]:
-    from weftline.agent.loader import load_agents
     from weftline.agent.planning.sources import AgentTools, Setup
     from weftline.cases.doctor import examine
     from weftline.config import Config, load_config
@@ -60,7 +60,7 @@ async def _examine(
 
     settings = load_config(config) if config is not None else Config()
     options = server_options(settings)
-    file = None if app is None else load_agents(app)
+    file = None if app is None else _code_of(app)
     pages = Dialer(egress_from(settings.server, origin=settings.path))
     store = open_for_reading(db)
     try:
@@ -75,6 +75,18 @@ async def _examine(
     finally:
         await store.close()
         await pages.aclose()
+
+
+def _code_of(app: str) -> LoadedAgents:
+    from weftline.agent.loader import LoadedAgents, load_agents
+    from weftline.threads.project import is_project
+
+    if not is_project(app):
+        return load_agents(app)
+    from weftline.providers.catalog import Catalog
+    from weftline.threads.checking import load_project
+
+    return LoadedAgents(load_project(app).agents(Catalog()), {})
 
 
 def _show(found: list[Finding]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from weftline.cli.output import JSON
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 
 FOLDER = click.Path(path_type=str)
 
@@ -88,6 +88,54 @@ def info(folder: str, as_json: bool) -> None:
         click.echo(f"\nagent {agent.name}")
         for what, names in agent.reaches.items():
             click.echo(f"  {what:<8} {', '.join(names)}")
+
+
+@click.command()
+@click.argument("agent", metavar="FOLDER:AGENT")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new folder for the package.")
+@click.option("--id", "package_id", metavar="ID", help="The id of the package. [default: the name of the folder]")
+@click.option("--version", default="0.1.0", show_default=True, help="The version of the package.")
+@click.option("--requires", multiple=True, metavar="NAME", help="Not packed: the folder that uses the package has it.")
+@click.option("--endpoints", is_flag=True, help="Pack all endpoints of the folder too.")
+@JSON
+def pack(
+    agent: str,
+    out: Path,
+    package_id: str | None,
+    version: str,
+    requires: tuple[str, ...],
+    endpoints: bool,
+    as_json: bool,
+) -> None:
+    """Write an agent, and all that it reaches, as a package for other folders, which pip installs.
+
+    That is its prompts, tools, hooks, models and effects, the agents that these name, and the Python that they import.
+    It is refused, with all reasons, if something of this cannot be found, or uses state.host.
+    """
+    from msgspec import to_builtins
+
+    from weftline.threads.packing import pack
+    from weftline.threads.project import read_project
+
+    folder, _, name = agent.rpartition(":")
+    if not folder:
+        raise InvalidRequest(f"Name the folder and the agent: {agent}:AGENT.")
+    project = read_project(folder, only_checking=True)
+    made = pack(
+        project,
+        name,
+        out,
+        package_id=package_id or project.name,
+        version=version,
+        requires=requires,
+        endpoints=endpoints,
+    )
+    if as_json:
+        click.echo(json.dumps(to_builtins(made), indent=2))
+        return
+    for kind, names in made.definitions.items():
+        click.echo(f"{kind:<9} {', '.join(names)}")
+    click.echo(f"Next: pip install {out}", err=True)
 
 
 AGENT = """\

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long work in progress may take to finish after SIGTERM.",
 )
+@click.option("--reload", is_flag=True, help="Read a folder of agents again when its files change; for development.")
 @click.option(
     "--rate-limit",
     type=click.IntRange(0),
@@ -61,6 +62,7 @@ def command(
     tools: str | None,
     config: Path | None,
     drain_s: float,
+    reload: bool,
     rate_limit: int | None,
     log_level: str,
     log_style: LogStyle,
@@ -77,4 +79,16 @@ def command(
     from weftline.server.serve import Settings, run
 
     configure_logs(log_level, style=log_style)
-    sys.exit(run(Settings(db, host, port, scripts, tools, app, config, drain_s, rate_limit)))
+    settings = Settings(
+        db,
+        host,
+        port,
+        scripts=scripts,
+        tools=tools,
+        app=app,
+        reload=reload,
+        config=config,
+        drain_s=drain_s,
+        rate_limit_per_minute=rate_limit,
+    )
+    sys.exit(run(settings))

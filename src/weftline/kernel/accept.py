@@ -29,6 +29,7 @@ from weftline.kernel.entries import (
     HistoryPinned,
     How,
     MessageQueued,
+    MessagesEdited,
     OutputAccepted,
     OutputRejected,
     RunAdopted,
@@ -113,6 +114,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return seating.accepts(s, head)
     if type(head) is HistoryPinned:
         return s.history is None
+    if type(head) is MessagesEdited:
+        return s.history is not None and not s.control.cancel and not s.compaction.open
     return False  # all others are decisions
 
 

@@ -263,6 +263,28 @@ class ClosedBody(Struct, omit_defaults=True):
     """Whether the text is the JSON of a value that is not a text. Code that made the call gets the value."""
 
 
+class AddedMessage(Struct, frozen=True):
+    """A message that was put into a conversation, under its id."""
+
+    id: str
+    message: Message
+
+
+class ChangedMessage(Struct, frozen=True):
+    """What the message at a position is now."""
+
+    at: int
+    message: Message
+
+
+class EditedBody(Struct, frozen=True, omit_defaults=True):
+    """Positions are those before the edit."""
+
+    added: tuple[AddedMessage, ...] = ()
+    changed: tuple[ChangedMessage, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
     """Body of `message.queued`: a `User` message, with the sender's id for it, if it had one."""
 
@@ -392,6 +414,7 @@ encode = Encoder().encode
 _UNCHANGED = TurnCall()
 decode_created = Decoder(CreatedBody).decode
 decode_offered = Decoder(OfferedBody).decode
+decode_edited = Decoder(EditedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_state_changed = Decoder(StateBody).decode
 decode_asked = Decoder(AskedBody).decode

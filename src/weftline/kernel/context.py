@@ -45,6 +45,19 @@ class HistoryPinned(_Head, frozen=True, tag="history.pinned"):
     """The position of the thread's last message; None if an earlier version wrote this, which added messages only when
     a run had ended.
     """
+    revision: int = 0
+    """How often the thread's messages had been edited."""
+
+
+class MessagesEdited(_Head, frozen=True, tag="messages.edited"):
+    """Messages of the run's thread were added, changed or removed while it reads them. Body: `EditedBody`.
+
+    The next request is made of what they are now. `revision` is the thread's, `removed` how many messages the run no
+    longer begins with.
+    """
+
+    revision: int
+    removed: int = 0
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):

@@ -64,6 +64,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "seat.taken": bodies.decode_spoken,
     "seat.closing": bodies.decode_text,
     "seat.asked_on": bodies.decode_text,
+    "messages.edited": bodies.decode_edited,
     "message.queued": bodies.decode_queued,
     "messages.taken": bodies.decode_taken,
     "compaction.failed": bodies.decode_failed,

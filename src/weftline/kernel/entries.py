@@ -25,6 +25,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
     HistoryPinned,
+    MessagesEdited,
 )
 from weftline.kernel.control import (
     AwaitKind,
@@ -481,6 +482,7 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
 Fact: TypeAlias = (
     RunCreated
     | HistoryPinned
+    | MessagesEdited
     | InstructionsRendered
     | StateChanged
     | RunAdopted

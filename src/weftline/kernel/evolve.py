@@ -44,6 +44,7 @@ from weftline.kernel.entries import (
     InstructionsRendered,
     LoopDetected,
     MessageQueued,
+    MessagesEdited,
     MessagesTaken,
     OutputAccepted,
     OutputRejected,
@@ -362,6 +363,7 @@ def _run_ended(s: State, head: RunEnded, at: int) -> State:
 FOLDS: dict[type[Fact], Callable[[State, Any, int], State | None]] = {
     RunCreated: _run_created,
     HistoryPinned: _history_pinned,
+    MessagesEdited: _only_counted,
     InstructionsRendered: _only_counted,
     StateChanged: _only_counted,
     RunAdopted: _run_adopted,

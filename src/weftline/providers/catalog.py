@@ -146,6 +146,11 @@ class Catalog:
             self._own[own] = offer
         self._known.clear()
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its providers, with those that are not available."""
+        return [*self._offers, *[one.name for one in self._unavailable]]
+
     def has(self, name: str) -> bool:
         """Returns True if there is a provider of this name."""
         return name in self._offers
@@ -165,6 +170,10 @@ class Catalog:
         other._own.update(self._own)
         other._unavailable += self._unavailable
         return other
+
+    def beyond(self, other: Catalog) -> list[Provider]:
+        """Returns the providers that another catalog does not have."""
+        return [offer.provider for name, offer in self._offers.items() if not other.has(name)]
 
     def include(self, other: Catalog) -> None:
         """Adds what another catalog offers, unless this one has a provider of the same name."""

@@ -70,9 +70,18 @@ class WorkspaceCatalogs:
         if found is None:
             async with self._loading:
                 found = self._catalogs.get(workspace)
-                if found is None:
-                    found = self._catalogs[workspace] = await self._build(await self._load(workspace))
+                while found is None:
+                    base, found = self.base, await self._build(await self._load(workspace))
+                    if base is self.base:
+                        self._catalogs[workspace] = found
+                    else:
+                        found = None  # made of models that were replaced in the meantime
         return found
+
+    def rebase(self, base: Catalog) -> None:
+        """Offers other models to everyone. Runs in memory keep those that they have."""
+        self.base = base
+        self._catalogs.clear()
 
     async def refresh(self, workspace: int | None = None) -> None:
         """Reloads the catalogs in memory, of one workspace or of all, after providers have changed."""

@@ -108,7 +108,7 @@ async def export_thread_lines(
         roots += page
     added_by = await records.read(thread_messages.runs_of(thread.key), heavy=True)
     known = {one.key for one in roots}
-    imported = [key for key in dict.fromkeys(added_by) if key not in known]
+    imported = [key for key in dict.fromkeys(added_by) if key and key not in known]
     roots += [await _imported(log, key) for key in reversed(imported)]
     rows = [family for root in reversed(roots) for family in await _family(log, root)]
     listed = [await _listed(log, one, parent=parent) for one, parent in rows]
@@ -121,7 +121,7 @@ async def export_thread_lines(
     runs = {one.key: ids.run_id(one.key, one.salt) for one, _ in rows}
     messages = await log.thread_messages(thread.key)
     for run, message in zip(added_by, messages, strict=False):  # a run that is new by now may have added more
-        yield digest.take(encode_line(ThreadMessageLine(runs[run], Raw(message))))
+        yield digest.take(encode_line(ThreadMessageLine(runs.get(run, ""), Raw(message))))
     async for line in _runs_and_contents(log, [one for one, _ in rows], digest, thread=thread.key):
         yield line
 
@@ -164,7 +164,12 @@ async def history_of(log: LogReader, row: RunRow) -> Sequence[bytes]:
     for head in await log.heads(row.key, kinds=("history.pinned",)):
         pinned = decode_fact.decode(head)
         if isinstance(pinned, HistoryPinned):
-            return (await log.thread_messages(row.thread))[: pinned.upto]
+            if pinned.through is None:
+                return (await log.thread_messages(row.thread))[: pinned.upto]
+            found = await log.thread_pinned(row.thread, through=pinned.through, revision=pinned.revision)
+            if found is None:
+                raise Conflict("Messages that the run has read were edited since.", code="history_edited")
+            return found
     return ()
 
 

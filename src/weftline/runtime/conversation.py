@@ -23,6 +23,7 @@ from weftline.kernel.bodies import (
     AskBody,
     AwaitBody,
     ClosedBody,
+    EditedBody,
     FailedBody,
     Pattern,
     RenderedBody,
@@ -46,6 +47,7 @@ from weftline.kernel.entries import (
     InstructionsRendered,
     LoopDetected,
     MessageQueued,
+    MessagesEdited,
     MessagesTaken,
     OutputRejected,
     ResultsOverBudget,
@@ -57,11 +59,12 @@ from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.seats import SeatAskedOn, SeatClosing, SeatTaken
 from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User, joined_text
 from weftline.runtime.agent_code.code import PastCall
+from weftline.runtime.kept import KeptMessages
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.model_view import LatestTurn, ModelView, parts_within
 from weftline.runtime.sides import Sides
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.rows import Item, KeptMessage
+from weftline.store.rows import Item
 from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
 
@@ -165,68 +168,9 @@ class SharedState(Struct, eq=False, gc=False):
                 self.values[key] = value
 
 
-class KeptMessages(Struct, eq=False, gc=False):
-    """The messages of a run that its thread keeps as soon as there are any. Their ids are known before they exist."""
-
-    _new: list[KeptMessage] = []
-    """Those that are not appended yet; the run's own id is not in theirs."""
-    cut_off: str = ""
-    """The text of an answer that was under way when the run was ended."""
-    _others: int = 0
-    """How many there have been that are neither answers nor results."""
-
-    def pop(self, run: str, *, at: int) -> list[KeptMessage]:
-        """Returns what is new of the run with this unique id."""
-        if not self._new:
-            return self._new
-        new, self._new = self._new, []
-        own = message_id(run)
-        return [
-            replace(
-                one,
-                id=own + one.id,
-                asked_by=None if one.asked_by is None else own + one.asked_by,
-                created_at=at,
-                sent_at=None if one.sent_at is None else at - one.sent_at,
-            )
-            for one in new
-        ]
-
-    def forget(self) -> None:
-        self._new = []
-
-    def add(self, message: Message) -> None:
-        self._others += 1
-        role = "user" if isinstance(message, User) else "assistant" if isinstance(message, Assistant) else "system"
-        silent = isinstance(message, User) and message.injected
-        self._new.append(KeptMessage(f"_m{self._others}", role, bodies.encode(message), 0, silent=silent))
-
-    def answer(self, message: Assistant, head: TurnCompleted) -> None:
-        encoded = bodies.encode(message)
-        self._new.append(KeptMessage(f"_{head.turn}", "assistant", encoded, 0, head.active_us, calls=len(head.calls)))
-
-    def fail(self, text: str, *, turn: int) -> None:
-        """Adds the answer that was cut off when the run ended. Models do not read it."""
-        text = self.cut_off or text
-        if text:
-            message = bodies.encode(Assistant((Text(text),)))
-            self._new.append(KeptMessage(f"_{turn}", "assistant", message, 0, status="failed"))
-
-    def result(self, result: ToolResult, *, turn: int, index: int) -> None:
-        message = bodies.encode(ToolResults((result,)))
-        status = "error" if result.is_error else "success"
-        self._new.append(
-            KeptMessage(f"_{turn}_{index}", "tool", message, 0, tool_status=status, asked_by=f"_{turn}", place=index)
-        )
-
-
-def message_id(run: str) -> str:
-    """The beginning of the ids of a run's messages: they are those of the run, its turn, and the call's place in it."""
-    return f"msg_{run.removeprefix('run_')}"
-
-
 _PARTS = (
     HistoryPinned,
+    MessagesEdited,
     InstructionsRendered,
     StateChanged,
     DeployAdopted,
@@ -288,6 +232,18 @@ class Conversation(Struct, eq=False, gc=False):
     """The awaits about the run itself that somebody approved."""
     allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
     """Approvals that also cover later calls."""
+    has_history: bool = False
+    """Whether the messages begin with those of the run's thread; readers of a log may do without them."""
+    _absent: int = 0
+    """How many messages of the thread come before those that are here."""
+    through: int = 0
+    """The position of the last message of its thread that the run began with."""
+    by_id: dict[str, Message] = {}
+    """Messages that can be edited, by what their ids have besides that of the run, as they are now."""
+    _put: list[Message] = []
+    """Those that somebody has put here, which the thread has already."""
+    _deferred: tuple[Message, ...] = ()
+    """Those that were put here while calls have no result: they come behind the results."""
     _given: int = 0
     """How many messages the run began with: its thread's history and its own input."""
     _left_out: int = 0
@@ -304,6 +260,11 @@ class Conversation(Struct, eq=False, gc=False):
         self.view.messages = self.messages
         self._given = len(self.messages)
         self.calls.add_ids(self.messages)
+
+    @property
+    def given(self) -> int:
+        """How many messages the run began with: its thread's history and its own input."""
+        return self._given
 
     @property
     def last_text(self) -> str:
@@ -326,7 +287,7 @@ class Conversation(Struct, eq=False, gc=False):
         messages = self.messages[self._given :]
         if self.sides.are_two:
             messages = self.sides.as_kept(self.messages, self._given)
-        return [message for message in messages if message is not self._instruction]
+        return [message for message in messages if message is not self._instruction and not self._is_put(message)]
 
     def exchange(self) -> list[Message]:
         """The messages after the run's input, without calls and results: those it received, the answers to them, the
@@ -337,6 +298,8 @@ class Conversation(Struct, eq=False, gc=False):
         messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
+            if self._is_put(message):
+                continue
             match message:
                 case Assistant():
                     answer = "" if message.calls else message.text
@@ -378,6 +341,7 @@ class Conversation(Struct, eq=False, gc=False):
     def begin(self, history: Iterable[Message], *, size: int) -> None:
         """Puts the history of the run's thread before the run's own input."""
         before = len(self.messages)
+        self.has_history = True
         self.messages[:0] = history
         self._given += len(self.messages) - before
         self.calls.add_ids(self.messages[: len(self.messages) - before])
@@ -388,10 +352,14 @@ class Conversation(Struct, eq=False, gc=False):
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
         match head:
             case HistoryPinned():
+                self.through = head.through or 0
+                self._absent = 0 if self.has_history else head.upto
                 if self.keeps_all and head.through is not None:
                     self.kept = KeptMessages()
                     for message in self.messages[head.upto : self._given]:
-                        self.kept.add(message)
+                        self._keep(message)
+            case MessagesEdited():
+                self._edit(bodies.decode_edited(body))
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallClosed():
@@ -474,7 +442,7 @@ class Conversation(Struct, eq=False, gc=False):
         for call in head.calls:
             self.calls.ids[call.id] = None
         if self.kept is not None and self.sides.side == "a":
-            self.kept.answer(message, head)
+            self.by_id[self.kept.answer(message, head)] = message
         elif self.kept is not None and message.text:
             self.kept.add(User.of(message.text))  # a thread keeps what the other side says as a user's
         self._add(message, size, keep=False)
@@ -494,6 +462,10 @@ class Conversation(Struct, eq=False, gc=False):
             self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
+            self.by_id |= dict.fromkeys([f"_{head.turn}_{index}" for index in turn.results], results)
+            for message in self._deferred:
+                self._add(message, len(bodies.encode(message)), keep=False)
+            self._deferred = ()
             for text in turn.after_results:
                 self._add(User.of(text, injected=True), len(text))
             turn.after_results = ()
@@ -526,11 +498,51 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _add(self, message: Message, size: int, *, keep: bool = True) -> None:
         self.messages.append(message)
-        if keep and self.kept is not None and not (self.sides.side == "b" and _is_injected(message)):
-            self.kept.add(message)
+        if keep and not (self.sides.side == "b" and _is_injected(message)):
+            self._keep(message)
         if self.view.compacted is not None:
             self.view.add(message)
         self.size += size
+
+    def position_of(self, id: str) -> int | None:
+        """The position of a message of the run, by what its id has besides that of the run; None if it has none yet."""
+        wanted = self.by_id.get(id)
+        return next((at for at, message in enumerate(self.messages) if message is wanted), None)
+
+    def _keep(self, message: Message) -> None:
+        if self.kept is not None:
+            self.by_id[self.kept.add(message)] = message
+
+    def _is_put(self, message: Message) -> bool:
+        return any(one is message for one in self._put)
+
+    def _edit(self, edited: EditedBody) -> None:
+        """Changes messages in a new list, because what was made of the old one relies on it only growing."""
+        messages, size, first = list(self.messages), 0, self._absent
+        removed = [at - first for at in edited.removed if at >= first]
+        self._absent -= len(edited.removed) - len(removed)
+        for one in edited.changed:
+            if one.at < first:
+                continue
+            old = messages[one.at - first]
+            messages[one.at - first] = one.message
+            self.by_id |= {id: one.message for id, message in self.by_id.items() if message is old}
+            self._put = [one.message if message is old else message for message in self._put]
+            size += len(bodies.encode(one.message)) - len(bodies.encode(old))
+        size -= sum([len(bodies.encode(messages[at])) for at in removed])
+        self.messages = [message for at, message in enumerate(messages) if at not in removed]
+        self._given -= sum([at < self._given for at in removed])
+        self.sides.remove(removed)
+        self.size = max(0, self.size + size)
+        self.view.messages = self.messages
+        self.view.reset()
+        for new in edited.added:
+            self._put.append(new.message)
+            self.by_id[new.id] = new.message
+            if self.turn.has_open_calls:
+                self._deferred += (new.message,)
+            else:
+                self._add(new.message, len(bodies.encode(new.message)), keep=False)
 
 
 def _is_injected(message: Message) -> bool:

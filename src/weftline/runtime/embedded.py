@@ -37,7 +37,7 @@ from weftline.runtime.fleet.fleet import Fleet
 from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
-from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.live import PARKED, Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.metrics import Measured
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
@@ -50,7 +50,7 @@ from weftline.runtime.reads.finding import StoredNames, given_key
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches, remove_unnamed_contents
 from weftline.runtime.services import SLOW_TURN_S, Services
-from weftline.runtime.thread_messages import ThreadMessages
+from weftline.runtime.thread_messages import ThreadEdits, ThreadMessages
 from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, ToolSource
@@ -127,7 +127,8 @@ class EmbeddedEngine:
         await ledger.open(self._store.records)
         await remove_lost_branches(self._store.records)
         await remove_unnamed_contents(self._store.records)
-        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
+        edits = ThreadEdits()
+        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names, edits=edits)
         self._creator = creator = RunCreator(
             self._store,
             clock=self._run_clock,
@@ -186,7 +187,15 @@ class EmbeddedEngine:
         self._interrupts = Interrupts(
             store, self._load_unfinished, append, self._settled, require_known_below=fleet.lineage.require_known_below
         )
-        self.messages = ThreadMessages(self._store, fleet.residents.runs, self._log.durable)
+        self.messages = ThreadMessages(
+            self._store,
+            self._log,
+            edits,
+            clock=self.clock,
+            resident=fleet.residents.runs,
+            load=self._load_readable,
+            append=fleet.dispatcher.append,
+        )
         try:
             await creator.open()
             await report_if_behind(self._run_clock, store)
@@ -306,6 +315,12 @@ class EmbeddedEngine:
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
         await self._wake_waiting(workspace, by=by)
+
+    async def code_changed(self) -> None:
+        for run in list(self._fleet.residents.runs.values()):
+            if run.residency is PARKED and run.log.due_at == 0:
+                self._fleet.dispatcher.consider(run)
+        await self._recovery.pick_up()
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
         fleet, append = self._fleet, self._append

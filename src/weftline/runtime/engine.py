@@ -444,6 +444,10 @@ class OwnedEngine(Engine, Protocol):
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         ...
 
+    async def code_changed(self) -> None:
+        """Looks again at the runs that wait for code that this process did not have."""
+        ...
+
     async def workspace(self, slug: str) -> int:
         """The key of a workspace, which is created if it does not exist."""
         ...

@@ -28,7 +28,7 @@ from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.pieces import Split
-from weftline.store.rows import LEAVE_DUE, NewAwait, NewRun, Progress, Write
+from weftline.store.rows import LEAVE_DUE, KeptMessage, MessageEdit, NewAwait, NewRun, Progress, Write
 
 STATE_BYTES = 8 * 1024
 """Up to this many bytes of facts, folding them again is cheaper than storing the state."""
@@ -82,6 +82,9 @@ class Draft(Struct, gc=False):
     turn: TurnBody | None = None
     child: Write | None = None
     """The run that is created in the same transaction as this fact."""
+    edits: tuple[MessageEdit, ...] = ()
+    put: tuple[KeptMessage, ...] = ()
+    """Changes to messages of the run's thread, and new ones, that this fact tells the run about."""
     encoded: bytes = b""
     """The head as it is stored, if that is known."""
     parts: Split | None = None
@@ -180,6 +183,7 @@ class Outbox(Struct, eq=False, gc=False):
         write.thread_end = later.thread_end or write.thread_end
         write.seated = later.seated or write.seated
         write.kept += later.kept
+        write.edits += later.edits
         write.keeps = later.keeps if write.keeps is None else write.keeps
         write.progress = max(write.progress, later.progress)
         write.children += later.children
@@ -306,6 +310,8 @@ class Driving(Struct, eq=False):
     """The part of a run that only its driver needs."""
 
     cut: Cut = Cut.NO
+    aborted: asyncio.Event | None = None
+    """Set when the run is cancelled, if its agent's code has asked for it."""
     opening: asyncio.Lock | None = None
     """Held while the tools are created, for this driver or that of a child run."""
     opened: bool = False

@@ -117,6 +117,9 @@ class Log:
                 log.outcome_seq, write.progress = log.next_seq, _ENDED
             elif kind in NOTED:
                 note_fact(run, write, head, body, at=at, state=state)
+            if draft.edits or draft.put:
+                write.edits += draft.edits
+                kept = (*kept, *draft.put)
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])

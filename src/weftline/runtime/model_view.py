@@ -302,6 +302,11 @@ class LatestTurn(Struct, eq=False, gc=False):
             if hint is not None:
                 self.hints[head.index] = hint
 
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether calls of the model have no result."""
+        return len(self.results) < self._asked_by_model
+
     def _call(self, index: int) -> ToolCall:
         if not self._calls:
             assert self.body is not None

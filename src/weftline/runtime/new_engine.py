@@ -18,7 +18,7 @@ from weftline.store.base import Store
 from weftline.tools.base import Tool
 
 
-class EngineOptions(TypedDict, total=False):
+class NewEngineOptions(TypedDict, total=False):
     clock: Clock | None
     model_timeout_s: float
     model_retries_timeout_s: float
@@ -38,7 +38,7 @@ def new_engine(
     *,
     models: Catalog | WorkspaceCatalogs,
     tools: ToolSource | Mapping[str, Tool] | None = None,
-    **options: Unpack[EngineOptions],
+    **options: Unpack[NewEngineOptions],
 ) -> OwnedEngine:
     """Returns an engine on this store, not started yet. It closes the store when it is stopped."""
     return EmbeddedEngine(store, models=models, tools=tools, **options)

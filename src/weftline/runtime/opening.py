@@ -25,9 +25,9 @@ from weftline.runtime.model_calls.compacting import Inherited, as_fact, inherite
 from weftline.runtime.model_view import blobs_of
 from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.recovery import adoption
+from weftline.runtime.thread_messages import ThreadEdits
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
-from weftline.store.rows import History
 from weftline.work.heavy import in_turn
 from weftline.work.turns import current_caller
 
@@ -142,11 +142,24 @@ _CODE_ON_LOOP_BYTES = 64 * 1024
 """Starting a thread costs more than encoding or decoding this little."""
 
 
+class _Given(Struct):
+    """What a run begins with: the messages of its thread, and a summary of the older ones."""
+
+    history: list[Message] = []
+    size: int = 0
+    summary: Inherited | None = None
+    through: int = 0
+    revision: int = 0
+
+
 class RunOpener:
     """`connect` passes it the parts that refer to it, before the first run is opened."""
 
-    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: StoredNames) -> None:
+    def __init__(
+        self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: StoredNames, edits: ThreadEdits
+    ) -> None:
         self._store = store
+        self._edits = edits
         self._models = models
         self._tools = tools
         self._names = names
@@ -182,17 +195,10 @@ class RunOpener:
         if not run.driving.opened:
             await self._open_toolbox(run)
         first = await self._first_seat(run)
-        history: list[Message] = []
-        pinned = History([])
-        size = 0
-        summary: Inherited | None = None
-        if run.thread is not None and run.state.history is None:
-            pinned = await self._store.thread_history(run.thread)
-            stored = pinned.messages
-            summary = await inherited_by(run, self._store) if stored else None
-            size = sum([len(message) for message in stored])
-            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await in_turn(_decoded, stored)
-        contents = {} if run.driving.opened else await self._contents(run, history)
+        begins = run.thread is not None and run.state.history is None
+        seen = self._edits.count(run.thread)
+        given = await self._given(run) if begins else _Given()
+        contents = {} if run.driving.opened else await self._contents(run, given.history)
         code = work.toolbox.code if work.toolbox is not None else None
         shared = work.conversation.shared
         rendered, memory = None, RunMemory(shared.values)
@@ -200,33 +206,50 @@ class RunOpener:
         changed = deploy.adopted
         rebuild = "prompt" in changed
         if code is not None and (rebuild or work.conversation.system is None):
-            messages = [*history, *work.conversation.messages]
+            messages = [*given.history, *work.conversation.messages]
             rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=rebuild)
-        # No await from here until the facts are recorded, so that the conversation and the log agree.
-        facts: list[Draft] = []
-        if run.thread is not None and run.state.history is None:
-            work.conversation.begin(history, size=size)
-            facts.append(Draft(HistoryPinned(len(history), pinned.through)))
-            if summary is not None and summary.upto <= len(history):
-                facts.append(as_fact(summary, work))
-        if first is not None:
-            facts.append(Draft(first))
-        if deploy.asks is not None:
-            facts.append(deploy.asks)
-        if changed:
-            body = encode(RenderedBody(rendered or "", shared.changes(memory.changed))) if rebuild else b""
-            facts.append(Draft(DeployAdopted(changed), body))
-        elif rendered is not None and work.conversation.system is None:
-            body = encode(RenderedBody(rendered, shared.changes(memory.changed)))
-            facts.append(Draft(InstructionsRendered(), body))
-        work.conversation.view.contents.update(contents)
-        work.blobs.clear()
-        run.driving.opened = True
-        if run.state.in_flight:
-            epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
-            run.log.epoch = epoch
-            facts[:0] = adoption(run, epoch)
-        return facts
+        async with self._edits.of(run.thread):  # until the run knows what it reads
+            if begins and self._edits.count(run.thread) != seen:
+                given = await self._given(run)
+                contents = await self._contents(run, given.history)
+            # No await from here until the facts are recorded, so that the conversation and the log agree.
+            facts: list[Draft] = []
+            if begins:
+                work.conversation.begin(given.history, size=given.size)
+                facts.append(Draft(HistoryPinned(len(given.history), given.through, given.revision)))
+                if given.summary is not None:
+                    facts.append(as_fact(given.summary, work))
+            if first is not None:
+                facts.append(Draft(first))
+            if deploy.asks is not None:
+                facts.append(deploy.asks)
+            if changed:
+                body = encode(RenderedBody(rendered or "", shared.changes(memory.changed))) if rebuild else b""
+                facts.append(Draft(DeployAdopted(changed), body))
+            elif rendered is not None and work.conversation.system is None:
+                body = encode(RenderedBody(rendered, shared.changes(memory.changed)))
+                facts.append(Draft(InstructionsRendered(), body))
+            work.conversation.view.contents.update(contents)
+            work.blobs.clear()
+            run.driving.opened = True
+            if run.state.in_flight:
+                epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
+                run.log.epoch = epoch
+                facts[:0] = adoption(run, epoch)
+            return facts
+
+    async def _given(self, run: LiveRun) -> _Given:
+        """What the run begins with."""
+        assert run.thread is not None
+        stored = await self._store.thread_history(run.thread)
+        messages = stored.messages
+        size = sum([len(message) for message in messages])
+        history = _decoded(messages) if size <= _CODE_ON_LOOP_BYTES else await in_turn(_decoded, messages)
+        summary = await inherited_by(run, self._store) if messages else None
+        unchanged = len(messages) if stored.edited_upto is None else stored.edited_upto
+        if summary is not None and summary.upto > min(unchanged, len(messages)):
+            summary = None  # of what is not there any more
+        return _Given(history, size, summary, stored.through, stored.revision)
 
     async def _first_seat(self, run: LiveRun) -> SeatTaken | None:
         """The seat that begins the run, if its thread was handed over to another agent than its own."""

@@ -40,9 +40,12 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.decide import decide
 from weftline.kernel.endings import settled
 from weftline.kernel.entries import (
+    KIND,
     CallClosed,
     CallOpened,
     Effect,
+    HistoryPinned,
+    MessagesEdited,
     RunAdopted,
     RunEnded,
     decode_fact,
@@ -78,6 +81,7 @@ RETRY_S = 0.2
 """The wait after the first failure of a driver; doubled with each further one."""
 _PAGE = 1000
 
+_PINNED, _EDITED = KIND[HistoryPinned], KIND[MessagesEdited]
 _Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 _DECODE_ON_LOOP_BYTES = 256 * 1024
 """Takes about a millisecond; more is decoded in a thread."""
@@ -104,6 +108,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     run_id = ids.run_id(row.key, row.salt)
     try:
         state = await _state(store, loaded)
+        await _read_as_pinned(store, loaded)
         if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
             plan, conversation = _content(loaded, state)
         else:
@@ -133,6 +138,20 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         row.key, row.workspace, row.thread, log, work, family=row.family, residency=BEHIND if row.queued else PARKED
     )
     return run, row
+
+
+async def _read_as_pinned(store: LogStore, loaded: Loaded) -> None:
+    """Replaces the thread's messages by what they were when the run began, if they were edited since: the edits are
+    among its own facts.
+    """
+    if loaded.row.thread is None or all(one.kind != _EDITED for one in loaded.conversation):
+        return
+    for one in loaded.conversation:
+        head = decode_fact.decode(one.head) if one.kind == _PINNED else None
+        if isinstance(head, HistoryPinned) and head.through is not None:
+            found = await store.thread_pinned(loaded.row.thread, through=head.through, revision=head.revision)
+            loaded.history = loaded.history if found is None else found
+            return
 
 
 async def _state(store: LogStore, loaded: Loaded) -> State:
@@ -169,6 +188,7 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+    conversation.has_history = True
     conversation.keeps_all = state.thread is not None and plan.thread_keeps_all
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)

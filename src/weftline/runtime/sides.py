@@ -70,6 +70,11 @@ class Sides(Struct, eq=False, gc=False):
             seen.insert(0, User.of(prompts.seats.BEGIN, injected=True))
         return seen
 
+    def remove(self, positions: Sequence[int]) -> None:
+        """Messages at these positions are gone."""
+        for turn in self.turns:
+            turn.at -= sum([at < turn.at for at in positions])
+
     def as_kept(self, messages: Sequence[Message], start: int) -> list[Message]:
         """The messages from `start` on as the thread keeps them: side a as it is, side b as a user."""
         first = self.turns[0].at if self.turns else len(messages)

@@ -313,17 +313,18 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     if state.thread is None or not state.ended:
         return None
     conversation = work.conversation
+    read = state.history is not None
     if conversation.kept is not None:
         if state.status != "succeeded":
             conversation.kept.fail(conversation.failure.partial, turn=state.turn)
-        return ThreadEnd(state.thread, [])  # they are there
+        return ThreadEnd(state.thread, [], read)  # they are there
     if state.status == "failed" and state.history is None and work.plan.thread_keeps_all:
-        return ThreadEnd(state.thread, [bodies.encode(message) for message in work.plan.messages])
+        return ThreadEnd(state.thread, [bodies.encode(message) for message in work.plan.messages], read)
     if state.status != "succeeded":
-        return ThreadEnd(state.thread, [])
+        return ThreadEnd(state.thread, [], read)
     after = conversation.added() if work.plan.thread_keeps_all else conversation.exchange()
     messages = (*work.plan.messages, *after)
-    return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
+    return ThreadEnd(state.thread, [bodies.encode(message) for message in messages], read)
 
 
 def _with_current_effect(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:

@@ -22,8 +22,7 @@ from msgspec.json import encode
 from pydantic import BaseModel
 
 from weftline.api.principal import Principal
-from weftline.cases.base import Body as SentBody
-from weftline.cases.base import Encoded, Page, Repeatable
+from weftline.cases.base import Encoded, Page, Repeatable, SentBody
 from weftline.server.app import App
 from weftline.server.bodies import model_body, struct_body
 from weftline.server.declared import AnyBody, Body, QueryParameter, Undeclared

@@ -18,7 +18,7 @@ from weftline.server.app import App
 from weftline.server.auth import require_scopes
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Headers, Request, Response, StreamedResponse
-from weftline.server.sse import LAST_SEQ, profile_view, resume_point, send_events
+from weftline.server.sse import LAST_SEQ, resume_point, send_events, stream_view
 from weftline.wire.responses import Warnings
 from weftline.wire.run_responses import created_run, run_url
 
@@ -94,9 +94,7 @@ async def respond_created(
         if place is None:
             return Response(created_run(run_id, url, made.warnings), status=202, headers=own)
         key = await app.engine.locate(run_id, workspace=principal.workspace)
-        view = app.view
-        if types is not None:
-            view = await profile_view(app, key, run_id, types, workspace=principal.slug)
+        view = await stream_view(app, key, run_id, types, workspace=principal.slug)
         follower = place.follow(key, run_id, after=resume_point(request))
     except BaseException as error:
         if place is not None:

@@ -324,7 +324,7 @@ class HostedMcp:
         if self._closing:
             follower.leave()
         try:
-            async for event in following.events_of(follower):
+            async for event in following.run_events(follower):
                 if event.kind is EventKind.TEXT:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)

@@ -29,7 +29,7 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.engine import DRAIN_S, Engine
+from weftline.runtime.engine import DRAIN_S, Engine, OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.runtime.tool_calls.toolbox import ToolSource
@@ -48,12 +48,13 @@ from weftline.store import open_store
 from weftline.tools.loader import loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
-from weftline.workspace.context import Workspaces
+from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
     from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
+    from weftline.server.reloading import Reloader
     from weftline.threads.serving import Folder
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class Settings(Struct, frozen=True):
     tools: str | Path | None = None
     app: str | Path | None = None
     """A Python file, folder or module whose agents and tools are served."""
+    reload: bool = False
+    """Whether a folder of agents is read again after changes."""
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
@@ -203,11 +206,16 @@ def read_agents(
 
     if not (Path(given).is_dir() and is_project(given)):
         return ServedAgents(load_agents(given), models), None
-    from weftline.threads.checking import load_project
+    from weftline.threads.checking import load_project, usual_names
     from weftline.threads.serving import Folder
 
-    project = load_project(given)
-    return ServedAgents(LoadedAgents(project.agents(models, pages=pages), {}), models), Folder(project.registry)
+    project = load_project(given, providers={*usual_names(), *models.names})
+    try:
+        agents = ServedAgents(LoadedAgents(project.agents(models, pages=pages), {}), models)
+    except BaseException:
+        project.generation.forget()
+        raise
+    return agents, Folder(project.registry, host=project.host, generation=project.generation)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -224,11 +232,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    agents, folder = read_agents(settings.app, models, pages=pages)
+    reloader = _reloader(settings, models, pages=pages, traces=options.traces) if settings.reload else None
+    if reloader is not None:
+        agents, folder, models = reloader.present.agents, reloader.present.folder, reloader.present.models
+    else:
+        agents, folder = read_agents(settings.app, models, pages=pages)
     if options.traces:
-        from weftline.agent.tracing.run_traces import trace_agents
-
-        trace_agents(agents.by_name.values() if agents else ())
+        _trace(agents)
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
@@ -281,11 +291,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         own_tools=partial(loaded_tools, own_tools),
         logins_changed=dialled.pool.forget_logins,
     )
+    works = [*background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)]
     if folder is not None:
-        from weftline.cases.schedules import keep_defined  # with pydantic
-
-        await keep_defined(app.workspaces, await engine.workspace("default"), folder.registry.schedules.values())
-    works = background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)
+        await _keep_schedules(app, engine, folder)
+    if reloader is not None and agent_tools is not None:
+        works.append(partial(reloader.run, app, agent_tools, catalogs, taken=partial(_taken, app, engine)))
     own_socket = OwnSocket(store, lambda: app)
     await own_socket.start()
     connections = Connections(
@@ -340,11 +350,50 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await store.close()
         if agent_tools is not None:
             await finish_within(_STEP_S, agent_tools.close(), what="the agents' tools")
-        for what in (dialled, pages, catalogs, models, own, transport):
+        for what in (dialled, pages, catalogs, catalogs.base, own, transport):
             await finish_within(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()
     return stopping.code
+
+
+def _reloader(settings: Settings, models: Catalog, *, pages: Dialer, traces: bool) -> Reloader:
+    from weftline.server.reloading import Reloader, Served, stamps  # few servers reload
+    from weftline.threads.project import is_project
+
+    given = settings.app
+    if given is None or not is_project(given):
+        raise WeftlineError("--reload needs a folder of agents.", code="bad_config")
+
+    def load(models: Catalog) -> Served:
+        agents, folder = read_agents(given, models, pages=pages)
+        assert agents is not None and folder is not None
+        if traces:
+            _trace(agents)
+        return Served(agents, folder, models)
+
+    seen = stamps(Path(given))  # before they are read: what changes in the meantime is read again
+    return Reloader(Path(given), load(models.copy()), load=load, base=models, seen=seen)
+
+
+async def _taken(app: App, engine: OwnedEngine, folder: Folder) -> None:
+    """What follows from a new generation of the folder."""
+    await _keep_schedules(app, engine, folder)
+    await engine.code_changed()
+
+
+async def _keep_schedules(app: App, engine: OwnedEngine, folder: Folder) -> None:
+    from weftline.cases.schedules import keep_defined  # with pydantic
+
+    workspace = await engine.workspace("default")
+    await keep_defined(app.workspaces, workspace, folder.registry.schedules.values())
+    await app.workspaces.changed(Change("schedules", workspace))
+
+
+def _trace(agents: ServedAgents | None) -> None:
+    from weftline.agent.tracing.run_traces import trace_agents
+
+    trace_agents(agents.by_name.values() if agents else ())
 
 
 def _traces(engine: Engine) -> RunTraces:

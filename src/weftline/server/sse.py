@@ -339,16 +339,20 @@ class Hosts(Protocol):
 
     large: LargeResponses
     show: Show | None
+    view: View
+    """What streams without a profile send."""
 
     @property
     def engine(self) -> Engine: ...
 
 
-async def profile_view(app: Hosts, key: int, run_id: str, types: frozenset[str], *, workspace: str) -> View:
-    """Returns the view of a stream with these types. It may begin at any entry of the run.
+async def stream_view(app: Hosts, key: int, run_id: str, types: frozenset[str] | None, *, workspace: str) -> View:
+    """Returns the view of a stream with these types; None for the usual ones. It may begin at any entry of the run.
 
     Raises `RateLimited` if there is no room for what has to be read.
     """
+    if types is None:
+        return app.view
     async with app.large.room_to_work(workspace, await app.engine.stored.logs.log_size(key)):
         projection = await projection_of(app.engine, key, run_id)
     return profiled(ProfiledFrames(projection, types, show=app.show))

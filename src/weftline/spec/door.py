@@ -36,7 +36,7 @@ from weftline.wire.unknown_fields import (
 from weftline.wire.validation import quoted
 
 
-class Sent(Struct, frozen=True):
+class SentSpec(Struct, frozen=True):
     """A valid request.
 
     `spec` is the JSON to store: every field as it was sent, except for secrets, which are `[redacted]`, and the
@@ -79,7 +79,7 @@ class Door:
         self._refuse = refuse
         self._fixed = fixed
 
-    def read(self, body: bytes) -> Sent:
+    def read(self, body: bytes) -> SentSpec:
         """Returns a valid request; raises `InvalidRequest` with all that is wrong with any other."""
         if len(body) >= SMALL_BYTES:  # a shorter one has too much of nothing
             refuse_many(body)
@@ -153,7 +153,7 @@ class Door:
         described = _described(known)
         return None if described and duplicate_names(described) else known
 
-    def read_closely(self, body: bytes) -> Sent:
+    def read_closely(self, body: bytes) -> SentSpec:
         """Like `read`, field by field, for a body that is not valid or has unknown fields."""
         sent = decode_object(body)
         if self._refuse is not None:
@@ -164,7 +164,7 @@ class Door:
         except InvalidRequest as error:
             raise with_typos(error, unknown) from None
 
-    def _sent(self, fields: dict[str, Raw], known: dict[str, Any], unknown: tuple[UnknownField, ...]) -> Sent:
+    def _sent(self, fields: dict[str, Raw], known: dict[str, Any], unknown: tuple[UnknownField, ...]) -> SentSpec:
         if "fallbackModelId" in fields:
             use_one_fallback(fields)
         blobs: tuple[Blob, ...] = ()
@@ -182,7 +182,7 @@ class Door:
         if fixed := self._fixed:
             unknown = tuple([_of_session(field) if field.path in fixed else field for field in unknown])
             known = {name: value for name, value in known.items() if name not in fixed}
-        return Sent(
+        return SentSpec(
             spec,
             known.get("name") or DEFAULT_RUN_NAME,
             known.get("agentId"),
@@ -279,16 +279,16 @@ MESSAGE = Door(MessageModel, require=require_input, fixed=_FIXED)
 _SESSION = Door(RunModel, require=_require_no_input)
 
 
-def parse_run(body: bytes) -> Sent:
+def parse_run(body: bytes) -> SentSpec:
     """Parses the body of a run to create."""
     return RUN.read(body)
 
 
-def parse_session(body: bytes) -> Sent:
+def parse_session(body: bytes) -> SentSpec:
     """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
     return _SESSION.read(body)
 
 
-def parse_message(body: bytes) -> Sent:
+def parse_message(body: bytes) -> SentSpec:
     """Parses the body of a message to a session."""
     return MESSAGE.read(body)

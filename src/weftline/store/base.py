@@ -139,6 +139,12 @@ class LogReader(Protocol):
         """The same messages, and where the thread stands."""
         ...
 
+    async def thread_pinned(self, thread: int, *, through: int, revision: int) -> list[bytes] | None:
+        """The messages as they were for a run that began at this position and revision; None if some of them were
+        edited and what they were is gone.
+        """
+        ...
+
     async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
         """Messages of a thread as they are listed, and how many match in all."""
         ...
@@ -197,6 +203,7 @@ class LogStore(LogReader, Protocol):
         * A new run on a thread takes a place in its queue (`thread_queues.take_place`); it is refused if the thread has
           ended, or if newer code has written to it. `NewRun.history` becomes the thread's messages.
         * `kept` adds messages to the thread of `keeps` (`thread_messages.keep`).
+        * `edits` change messages that the run's thread has (`thread_messages.edit`).
         * `ThreadEnd` adds messages to the thread and passes it on to the next unfinished run (`thread_queues.end_run`),
           which becomes due.
         * `bookings` are added to their accounts, and `closes` closes one (`budgets.book`).

@@ -171,6 +171,25 @@ class KeptMessage(Struct, frozen=True, gc=False):
     place: int = 0
     """Of a result: the call's place in that answer."""
     metadata: str = "{}"
+    origin: str | None = None
+    """Of a message that code added: the same however often the code is run for one call."""
+
+
+class MessageEdit(Struct, frozen=True):
+    """A change to a message of a thread."""
+
+    thread: int
+    pos: int
+    revision: int
+    """How often the thread's messages have been edited, with this one."""
+    index: int
+    """How many messages that models read come before it."""
+    message: bytes | None = None
+    """What it is now; None if it is gone."""
+    metadata: str = "{}"
+    silent: bool = False
+    keep: bool = False
+    """Whether a run reads the thread as it was before."""
 
 
 class ThreadEnd(Struct):
@@ -178,6 +197,8 @@ class ThreadEnd(Struct):
 
     thread: int
     messages: list[bytes]
+    read: bool = False
+    """Whether the run has begun, and so knows of all edits before its end."""
 
 
 class Progress(IntEnum):
@@ -220,6 +241,8 @@ class Write(Struct):
     kept: tuple[KeptMessage, ...] = ()
     """What it adds to the thread of `keeps`, before its end."""
     keeps: int | None = None
+    edits: tuple[MessageEdit, ...] = ()
+    """Changes to earlier messages of its thread."""
     children: tuple[Write, ...] = ()
     """New runs that are created in the same transaction.
 

@@ -89,6 +89,7 @@ __all__ = [
     "is_visible_in_namespace",
     "load_project",
     "map_reasoning_level",
+    "packed_folder",
     "read_project",
     "to_json",
     "validate_tool_name",
@@ -170,6 +171,9 @@ if TYPE_CHECKING:
         belongs_to_package,
         is_packed,
         is_visible_in_namespace,
+    )
+    from weftline.threads.packing import (
+        packed_folder,
     )
     from weftline.threads.project import (
         Project,
@@ -295,6 +299,7 @@ else:
         "is_visible_in_namespace": "weftline.threads.packages",
         "load_project": "weftline.threads.checking",
         "map_reasoning_level": "weftline.threads.definitions.models",
+        "packed_folder": "weftline.threads.packing",
         "read_project": "weftline.threads.project",
         "to_json": "weftline.threads.definitions.base",
         "validate_tool_name": "weftline.threads.definitions.base",

@@ -148,8 +148,8 @@ class _Checker:
         self._seen = registry.seen_from("")
         """The registry as the definition sees it that is being checked."""
         self._place = place
-        self._providers = frozenset(_usual_providers() if providers is None else providers)
-        self._tools = frozenset(_usual_tools() if tools is None else tools)
+        self._providers = frozenset(usual_names() if providers is None else providers)
+        self._tools = frozenset(usual_tools() if tools is None else tools)
         self._used = set(used)
         self._secrets = {one.name for _, _, one in self._variables() if one.type == "secret"}
         self._shown = {
@@ -545,14 +545,16 @@ def _words_in(root: Path) -> set[str]:
     return found
 
 
-def _usual_providers() -> Iterable[str]:
+def usual_names() -> Iterable[str]:
+    """The names of the providers of a server that nobody configured."""
     from weftline.providers.catalog import usual_providers
     from weftline.providers.families import known_families
 
     return (*known_families(), *[one.name for one in usual_providers()], *SCRIPTED)
 
 
-def _usual_tools() -> Iterable[str]:
+def usual_tools() -> Iterable[str]:
+    """The names of the tools that every server has."""
     from weftline.tools.builtin import builtin_tools
 
     return (*builtin_tools(), "fetch")

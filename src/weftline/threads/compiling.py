@@ -49,11 +49,16 @@ SCRIPTED = ("test", "scripted")
 
 
 def agents_of(
-    registry: Registry, models: Catalog, *, scripts: Path | None = None, pages: Dialer | None = None
+    registry: Registry,
+    models: Catalog,
+    *,
+    scripts: Path | None = None,
+    pages: Dialer | None = None,
+    host: Any = None,
 ) -> dict[str, Agent[Any, Any]]:
     """Returns the agents that a person can talk to, by name; see `Project.agents`."""
     played = None if scripts is None else ScriptedProvider(load_scripts(scripts))
-    return Compiler(registry, models, scripts=played, pages=pages).agents()
+    return Compiler(registry, models, scripts=played, pages=pages, host=host).agents()
 
 
 class Compiler:

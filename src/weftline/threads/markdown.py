@@ -55,7 +55,7 @@ class Markdown:
             if line.partition(":")[0].strip() == name:
                 index = int(rest.rstrip("]")) + 1 if rest else 0
                 item = self._lines[number + index - 1 : number + index]
-                return number + index if item and item[0].strip().startswith("-") else number
+                return number + index if item and item[0].strip().startswith("- ") else number
         return 1
 
     def text(self, name: str, default: str = "") -> str:

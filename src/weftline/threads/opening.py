@@ -67,7 +67,7 @@ class AgentThreads:
             raise NotFound("The run has no thread.")
         if self._created:
             await asyncio.shield(self._begun(at, engine, row))
-        state = self._opened(at, engine, row, entered)
+        state = self._opened(at, engine, row, entered, flow_id=run.id)
         try:
             yield state
         finally:
@@ -76,9 +76,19 @@ class AgentThreads:
     async def state(self, at: Workspaces, engine: Engine, row: ThreadRow) -> LiveThread:
         return self._opened(at, engine, row, Entered())
 
-    def _opened(self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered) -> LiveThread:
-        speakers, host = self._speakers, self._host
-        return LiveThread(at, row, self._registry, speakers=speakers, entered=entered, engine=engine, host=host)
+    def _opened(
+        self, at: Workspaces, engine: Engine, row: ThreadRow, entered: Entered, *, flow_id: str = ""
+    ) -> LiveThread:
+        return LiveThread(
+            at,
+            row,
+            self._registry,
+            speakers=self._speakers,
+            entered=entered,
+            engine=engine,
+            flow_id=flow_id,
+            host=self._host,
+        )
 
     async def check(self, at: Workspaces, workspace: int, *, user: str | None, env: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` (`missing_variable`) that lists every required variable without a value."""

@@ -52,6 +52,10 @@ SCRIPTS = "scripts.json"
 """Scripts for the models of the provider `test` (or `scripted`), which need no network and no key."""
 
 
+HOST = "host.py"
+"""What belongs to the machine, such as a connection: code has its `host` as `state.host`, and no package takes it."""
+
+
 class Origin(NamedTuple):
     """Where a definition was found."""
 
@@ -75,6 +79,8 @@ class Project(Struct, frozen=True, kw_only=True):
     """By the file of an origin."""
     evals: tuple[Path, ...] = ()
     scripts: Path | None = None
+    host: Any = None
+    """What the folder's `host.py` gives to its code as `state.host`."""
     generation: Generation
 
     def agents(self, models: Catalog, *, pages: Dialer | None = None) -> dict[str, Any]:
@@ -87,7 +93,7 @@ class Project(Struct, frozen=True, kw_only=True):
         """
         # By name, as agents know engines, which know servers, which know what a folder is.
         compiling = import_module(f"{__package__}.compiling")
-        return compiling.agents_of(self.registry, models, scripts=self.scripts, pages=pages)
+        return compiling.agents_of(self.registry, models, scripts=self.scripts, pages=pages, host=self.host)
 
     def line_of(self, kind: Kind | str, name: str, field: str = "") -> tuple[str, int]:
         """Returns the file and line of a definition's field."""
@@ -137,6 +143,7 @@ def read_project(
         for folder, kind in FOLDERS.items():
             for file in _files_of(root / "agents" / folder, deep=kind == "endpoint"):
                 reading.read(file, kind)
+        reading.read_host()
     reading.read_markdown()
     reading.note_strange_folders()
     with checking(only_checking):
@@ -177,6 +184,7 @@ class _Reading:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self.instructions = ""
+        self.host: Any = None
         self.skills: tuple[Skill, ...] = ()
         self.schedules: dict[str, ScheduleDefinition] = {}
         self._shapes: dict[tuple[str, ...], str] = {}
@@ -201,6 +209,7 @@ class _Reading:
             sources=self.sources,
             evals=tuple(_files_of(self.root / "evals", deep=False)),
             scripts=scripts if scripts.is_file() else None,
+            host=self.host,
             generation=self.generation,
         )
 
@@ -330,6 +339,21 @@ class _Reading:
             text = f"is defined twice: {before.file}:{before.line} defines it too"
             self.problem(Path(origin.file), origin.line, text, about=f'{kind} "{name}"')
         return before is origin
+
+    def read_host(self) -> None:
+        """Takes `host` of the file `host.py`, if there is one."""
+        file = self.root / HOST
+        if not file.is_file():
+            return
+        try:
+            module = self.generation.load(file.absolute())
+        except (Exception, SystemExit) as error:
+            line, message = import_problem(error, file.absolute(), str(file))
+            self.problem(file, line, message)
+            return
+        if not hasattr(module, "host"):
+            self.problem(file, 1, "has no name host: it is what code of the folder gets as state.host")
+        self.host = getattr(module, "host", None)
 
     def read_markdown(self) -> None:
         """Reads what is Markdown: agents, what they all read, skills, and schedules."""

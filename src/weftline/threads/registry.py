@@ -11,7 +11,7 @@ from msgspec import Struct
 from weftline.errors import Issue, NotFound
 from weftline.text.suggestions import did_you_mean
 from weftline.threads.definitions.agents import AgentDefinition
-from weftline.threads.definitions.base import EXTERNAL, DefinitionError, Kind
+from weftline.threads.definitions.base import EXTERNAL, DefinitionError, Kind, alias_of
 from weftline.threads.definitions.endpoints import BadRoute, ControllerDefinition, EndpointDefinition, Route
 from weftline.threads.definitions.handlers import EffectDefinition, HookDefinition, ToolDefinition
 from weftline.threads.definitions.models import ModelDefinition
@@ -29,6 +29,7 @@ from weftline.threads.packages import (
     PackedExports,
     PackedMeta,
     PackedNamespaceContext,
+    is_packed,
     is_visible_in_namespace,
     merged,
 )
@@ -191,6 +192,11 @@ class Registry(Struct, frozen=True, kw_only=True):
 
     def agent(self, name: str) -> AgentDefinition:
         return self.get("agent", name)
+
+    def served(self, id: str) -> AgentDefinition | None:
+        """Returns the agent that clients know by this id."""
+        packed = (one for one in self.agents.values() if is_packed(one) and alias_of(one.name) == id)
+        return self.agents.get(id) or next(packed, None)
 
     def tool(self, name: str) -> ToolDefinition:
         return self.get("tool", name)

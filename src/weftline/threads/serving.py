@@ -29,6 +29,8 @@ from weftline.threads.definitions.endpoints import (
     find_route,
     routes_of,
 )
+from weftline.threads.importing import Generation
+from weftline.threads.packages import package_of
 from weftline.threads.registry import TABLES, Registry
 from weftline.threads.speakers import sides_of
 from weftline.threads.state import BlockingThread, LiveThread
@@ -76,10 +78,16 @@ class BlockingRequest:
 
 
 class Folder:
-    """The definitions of a folder that is served. `host` is what the operator supplies to its code."""
+    """The definitions of a folder that is served. `host` is what the operator supplies to its code.
 
-    def __init__(self, registry: Registry, *, host: Any = None) -> None:
+    `generation` has the modules of its files.
+    """
+
+    def __init__(self, registry: Registry, *, host: Any = None, generation: Generation | None = None) -> None:
         self.registry = registry
+        self.generation = generation
+        self.busy = 0
+        """How many of its handlers are at work."""
         self._host = host
         self._endpoints = routes_of(registry.endpoints)
         self._controllers = routes_of(registry.controllers)
@@ -106,30 +114,39 @@ class Folder:
         ]
 
     @contextmanager
-    def thread(self, at: Workspaces, engine: Engine, row: ThreadRow, key: str) -> Generator[LiveThread]:
-        """The state of a thread for one handler. `key` is the same for each attempt at what it does.
+    def thread(
+        self, at: Workspaces, engine: Engine, row: ThreadRow, key: str, *, of: EndpointDefinition | None = None
+    ) -> Generator[LiveThread]:
+        """The state of a thread for one handler, that `of` an endpoint. `key` is the same for each attempt at it.
 
         Raises:
             NotFound: if the thread's agent is not one of the folder.
         """
-        agent = self.registry.agents.get(row.seat_agent or row.agent or "")
+        agent = self.registry.served(row.seat_agent or row.agent or "")
         if agent is None:
             raise NotFound("The agent of this thread is not in the folder that this server serves.")
         speakers = {one.name: one for one in sides_of(agent, self.registry)}
         state = LiveThread(at, row, self.registry, speakers=speakers, entered=Entered(), engine=engine, host=self._host)
-        with state.during(key) as scoped:
+        with state.during(key, package=package_of(of)) as scoped:
             yield scoped
+
+    async def _called(self, handler: Handler, *given: Any) -> Answer:
+        self.busy += 1
+        try:
+            return answer_of(await called(handler, *given))
+        finally:
+            self.busy -= 1
 
     async def call_endpoint(self, found: Found[EndpointDefinition], request: Request, state: LiveThread) -> Answer:
         """Returns what an endpoint answers."""
-        return answer_of(await called(found.definition.handler, request, state, found.params))
+        return await self._called(found.definition.handler, request, state, found.params)
 
     async def call_controller(self, found: Found[ControllerDefinition], request: Request, *, url: str) -> Answer:
         """Returns what a controller answers."""
         host = cast(object, self._host)
         env = cast("Mapping[str, Any]", host) if isinstance(host, Mapping) else os.environ
         context = ControllerContext(request=request, url=url, params=found.params, env=env, registries=self._lazy())
-        return answer_of(await called(found.definition.handler, context))
+        return await self._called(found.definition.handler, context)
 
     def _lazy(self) -> dict[str, dict[str, Callable[[], Any]]]:
         registry = self.registry

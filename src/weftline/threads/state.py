@@ -7,6 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.json import decode
@@ -14,8 +15,10 @@ from msgspec.structs import asdict
 
 from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
+from weftline.runtime import thread_messages as messages
 from weftline.runtime.agent_code.seats import name_of
 from weftline.runtime.engine import Engine
+from weftline.runtime.thread_messages import Changes
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
@@ -23,6 +26,7 @@ from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.models import ModelDefinition
 from weftline.threads.definitions.prompts import PromptDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.execution import Execution
 from weftline.threads.packages import package_of
 from weftline.threads.registry import Registry
 from weftline.threads.speakers import Speaker, seat_of
@@ -50,7 +54,7 @@ from weftline.workspace.thread_state import json_problem, set_thread_env, set_va
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from weftline.threads.thread import WriteFileOptions
+    from weftline.threads.thread import MessageUpdates, NewMessage, WriteFileOptions
 
 T = TypeVar("T")
 
@@ -67,20 +71,26 @@ class LiveThread:
         speakers: Mapping[str, Speaker],
         entered: Entered,
         engine: Engine,
+        flow_id: str = "",
         host: Any = None,
     ) -> None:
-        """`speakers` are those of the run, the first of them first; `entered` gives access to it."""
+        """`speakers` are those of the run, the first of them first; `entered` gives access to it, and `flow_id` is its
+        id.
+        """
         self._at = at
         self._engine = engine
         self._row = row
         self._speakers = speakers
         self._entered = entered
+        self._flow_id = flow_id
         self._entry: Defaults = {}
         self._registry = registry.seen_from(package_of(self.speaker.agent))
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._context: dict[str, Any] = {}
-        self._key = ""
+        self._key = self._caller = ""
+        self._created = 0
+        """How many things the call has created."""
         self._over = False
         self.options: Mapping[str, Any] = {}
         """The static options of a tool's entry in its prompt."""
@@ -95,8 +105,9 @@ class LiveThread:
         env: Defaults | None = None,
         options: Mapping[str, Any] | None = None,
         package: str | None = None,
+        caller: str = "",
     ) -> Generator[LiveThread]:
-        """The thread for one call or handler. `key` is the same for each attempt at it.
+        """The thread for one call or handler. `key` is the same for each attempt at it, `caller` names its code.
 
         `package` is that of the code, whose own names come first; None for that of the agent.
         """
@@ -104,7 +115,8 @@ class LiveThread:
         if package is not None:
             state._registry = self._registry.seen_from(package)
             state._host = None if package else self._host  # no package can rely on what a host has
-        state._key, state.options = key, options or {}
+        state._key, state._created, state._caller = key, 0, caller
+        state.options = options or {}
         state._entry = env or {}
         try:
             yield state
@@ -159,7 +171,11 @@ class LiveThread:
 
     @property
     def execution(self) -> ExecutionState | None:
-        return None
+        inside = self._entered.inside
+        if inside is None or inside.now.ended:
+            return None
+        caller = self._caller or "a hook"
+        return Execution(inside, self._flow_id, self.speaker, caller=caller, loop=self.loop)
 
     @property
     def idempotency_key(self) -> str:
@@ -218,6 +234,40 @@ class LiveThread:
         self._open()
         row = await self._engine.messages.one(self._row.key, id, within=True)
         return None if row is None else self._message(row)
+
+    async def inject_message(self, content: str, /, **fields: Unpack[NewMessage]) -> ThreadMessage:
+        self._open()
+        row = await self._engine.messages.inject(self._row.key, self._new_message(content, fields))
+        return self._message(row)
+
+    async def update_message(self, id: str, /, **updates: Unpack[MessageUpdates]) -> ThreadMessage:
+        self._open()
+        _require_no_files(updates)
+        changes = Changes(
+            text=updates.get("content"), silent=updates.get("silent"), metadata=updates.get("metadata", {})
+        )
+        return self._message(await self._engine.messages.update(self._row.key, id, changes))
+
+    async def delete_message(self, id: str, /) -> bool:
+        self._open()
+        return await self._engine.messages.delete(self._row.key, id)
+
+    def _new_message(self, content: str, fields: NewMessage) -> messages.NewMessage:
+        _require_no_files(fields)
+        return messages.NewMessage(
+            role=fields.get("role", "user"),
+            text=content,
+            silent=fields.get("silent", False),
+            metadata=fields.get("metadata", {}),
+            origin=self._origin(),
+        )
+
+    def _origin(self) -> str | None:
+        """Names what a call creates, the same for each attempt at it; None outside calls."""
+        if not self._key:
+            return None
+        self._created += 1
+        return blake2b(f"{self._key}/{self._created}".encode(), digest_size=16).hexdigest()
 
     def _message(self, row: MessageRow) -> ThreadMessage:
         fields = said(row, created_at=self._row.created_at).fields
@@ -361,6 +411,11 @@ def _record(file: FileRow) -> FileRecord:
         created_at=file.created_at,
         location=file.shown_location,
     )
+
+
+def _require_no_files(fields: Mapping[str, Any]) -> None:
+    if fields.get("attachments"):
+        raise invalid_field("attachments", "messages cannot have files yet.")
 
 
 class BlockingThread:

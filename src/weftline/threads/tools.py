@@ -54,7 +54,8 @@ class ThreadTool(FunctionTool[..., Any, Any]):
         key = context.idempotency_key
         entry = self._entries.get(thread.speaker.name, self._entry)
         package = package_of(self.definition)
-        with thread.during(key, env=entry.env, options=entry.options, package=package) as state:
+        env, options, caller = entry.env, entry.options, self.definition.name
+        with thread.during(key, env=env, options=options, package=package, caller=caller) as state:
             needed = [one.name for one in self.definition.variables if one.required]
             missing = await state.variables.missing(needed)
             if missing:

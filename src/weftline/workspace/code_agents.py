@@ -67,6 +67,11 @@ class CodeAgents:
         for agent in agents:
             self._add(agent)
 
+    def take(self, newer: CodeAgents) -> None:
+        """Takes the agents of newer code instead of these."""
+        self._by_id, self._slugs, self._now_us = newer._by_id, newer._slugs, newer._now_us
+        self._to_spec = newer._to_spec
+
     def _add(self, agent: CodeAgent) -> None:
         name = agent.name
         if not _NAME.fullmatch(name) or STORED_ID.fullmatch(name):

@@ -15,7 +15,7 @@ from weftline.messages import Assistant, File, Image, Message, System, Text, Thi
 from weftline.store.records.thread_messages import MessageRow
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-MAX_PAGE = 200
+MAX_MESSAGE_BYTES = 1024 * 1024
 
 
 class MessageFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -142,6 +142,7 @@ BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/fork": {"turn": 0},
     "POST …/agent-runs/{runId}/messages": {"text": "hi"},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
+    "PATCH …/threads/{threadId}/messages/{messageId}": {"metadata": {"seen": True}},
     "PUT …/threads/{threadId}/values/{key}": {"value": 2},
     "PUT …/threads/{threadId}/env/{name}": {"value": "x"},
     "POST …/threads/{threadId}/fs/{*path}": {"data": "eA=="},

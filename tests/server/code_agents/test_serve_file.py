@@ -240,7 +240,7 @@ async def test_a_session_whose_agent_has_left_the_file_says_so(tmp_path: Path) -
         server.start()
         async with joined(server, "acme") as api:
             reply = await api.post(f"agent-sessions/{session}/messages", {"prompt": "hello"})
-            check_error(reply, 404, "not_found")
+            check_error(reply, 409, "agent_unavailable")
             assert (await answer(api, "other"))["finalText"] == "other: New."
 
 

@@ -37,6 +37,7 @@ from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
 from weftline.cases.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.cases.thread_files import FileModel
+from weftline.cases.thread_messages import MessageChanges
 from weftline.cases.threads import EnvModel, ThreadModel, ValueModel
 from weftline.cases.tools import ToolChangesModel, ToolModel
 from weftline.cases.webhooks import WebhookChange, WebhookModel
@@ -106,6 +107,7 @@ BODIES: dict[Any, Json] = {
     ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
     BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     ThreadModel: {"agentId": "known"},
+    MessageChanges: {"metadata": {"seen": True}},
     ValueModel: {"value": 1},
     FileModel: FILE,
     EnvModel: {"value": "x"},
@@ -165,6 +167,7 @@ class Known:
         self.open(f"/api/v1/workspaces/{self.slug}/agent-runs/{said}/stream")
         listed = json.loads(self.open(f"/api/v1/workspaces/{self.slug}/threads/{thread}/messages"))
         self.values["messageId"] = listed["messages"][0]["id"]
+        self.message = {**self.values, "messageId": listed["messages"][1]["id"]}
         app = self.post("oauth-apps", {"name": "Robot", "allowedScopes": [IDENTITY], **OWN})
         self.client = {"client_id": app["clientId"], "client_secret": app["clientSecret"]}
         form = urlencode({"grant_type": "client_credentials", **self.client}).encode()
@@ -324,6 +327,8 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
 
     def value(name: str) -> str:
+        if "{messageId}" in path:
+            return known.message[name] if method == "DELETE" else known.values[name]
         return known.made(name) if method in ("DELETE", "PATCH", "PUT") and name in MAKERS else known.values[name]
 
     def answered(case: Any) -> int:

@@ -107,7 +107,9 @@ class EndsInTwoTransactions(SimulatedLog):
 
 def _leaves(write: Write) -> Write:
     seq = write.base_seq + sum(item.count for item in write.items)
-    return replace(write, items=[], new=None, state=None, base_seq=seq, base_version=write.version)
+    return replace(
+        write, items=[], kept=(), bookings=(), new=None, state=None, base_seq=seq, base_version=write.version
+    )
 
 
 class SaysYesToAWriteThatFailed(SimulatedLog):

@@ -39,7 +39,7 @@ from weftline.runtime.engine import Engine as Runtime
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
-from weftline.runtime.new_engine import EngineOptions, new_engine
+from weftline.runtime.new_engine import NewEngineOptions, new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
@@ -213,7 +213,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods, ThreadMetho
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
-        options: EngineOptions = {"limits": limits}
+        options: NewEngineOptions = {"limits": limits}
         if (whole_s := self._model_retries_timeout_s) is not None:
             options["model_retries_timeout_s"] = whole_s
             options["model_timeout_s"] = min(MODEL_TIMEOUT_S, whole_s)

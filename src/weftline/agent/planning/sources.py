@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -81,8 +81,10 @@ class AgentTools:
         self._opened = OpenToolsets()
         self.running: dict[Place, AgentCode] = {}
         """The code of runs in memory."""
-        self._unfinished: set[AgentCode] = set()
-        """Code whose deps are not exited yet. Its run may be back in memory before that."""
+        self._unfinished: dict[AgentCode, Setup] = {}
+        """Code whose deps are not exited yet, with what executes its run. The run may be back in memory before that."""
+        self._opening: list[Setup] = []
+        """What executes the runs that are about to be opened."""
         self._notifying: set[asyncio.Future[None]] = set()
         self._errors: dict[Place, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
@@ -103,6 +105,15 @@ class AgentTools:
         if present is not None and present.agent is not setup.agent:
             raise Conflict(f"There are two agents named {name!r}.")
         self._setups[name] = setup
+
+    def take(self, setups: Mapping[str, Setup]) -> None:
+        """Takes these agents instead of those it had. Runs in memory keep theirs."""
+        self._setups = dict(setups)
+
+    def uses(self, setups: Mapping[str, Setup]) -> bool:
+        """Returns whether a run in memory is executed by one of these."""
+        known = {id(one) for one in setups.values()}
+        return any(id(one) in known for one in (*self._unfinished.values(), *self._opening))
 
     def use_version(self, version: str | None) -> None:
         """Sets the version that identifies the code of agents and tools, instead of their source."""
@@ -227,7 +238,15 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only, observed = self._setups[plan.code], None, False
+        root = self._setups[plan.code]
+        self._opening.append(root)
+        try:
+            return await self._toolbox_of(root, base, plan, run)
+        finally:
+            self._opening.remove(root)
+
+    async def _toolbox_of(self, root: Setup, base: Toolbox, plan: RunPlan, run: RunName) -> Toolbox:
+        setup, only, observed = root, None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
             setup, only, observed = await self._walk(setup, plan.path)
@@ -292,7 +311,7 @@ class AgentTools:
             entered=entered,
         )
         self.running[place] = skill_hooks.runs[run.workspace_slug, run.id] = code
-        self._unfinished.add(code)
+        self._unfinished[code] = root
         return Toolbox(tools, code=code, toolsets=toolsets)
 
     async def _prompts_of(self, agent: Definition[Any, Any], info: RunInfo, *, workspace: int) -> RunPrompts | None:
@@ -324,7 +343,7 @@ class AgentTools:
         await asyncio.gather(*self._notifying)
 
     def _left(self, place: Place, code: AgentCode) -> None:
-        self._unfinished.discard(code)
+        self._unfinished.pop(code, None)
         if code.error is not None:
             self._errors[place] = code.error
             while len(self._errors) > _MAX_ERRORS:

@@ -6,6 +6,7 @@ has no such code.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -181,6 +182,16 @@ class Inside(Protocol):
     @property
     def now(self) -> State:
         """What is known about the run at this moment."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What has been said so far, with the history of its thread."""
+        ...
+
+    @property
+    def aborted(self) -> asyncio.Event:
+        """Set when the run is cancelled."""
         ...
 
     def ask(self, head: SeatForced | RunStopped) -> bool:

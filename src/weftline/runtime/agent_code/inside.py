@@ -6,7 +6,7 @@ Meanwhile the log gets notes: the progress that tools report, and what hooks and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -17,6 +17,7 @@ from weftline.kernel.bodies import ProgressNote, ToolNote
 from weftline.kernel.notes import RUN_NOTE, TOOL_NOTE, TOOL_PROGRESS, RunNote
 from weftline.kernel.seats import RunStopped, SeatForced
 from weftline.kernel.state import State
+from weftline.messages import Message
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import SharedState
 from weftline.runtime.live import WATCHING, Draft, LiveRun
@@ -148,6 +149,21 @@ class RunInside:
     def now(self) -> State:
         """What is known about the run at this moment."""
         return self._run.state
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What has been said so far, with the history of its thread."""
+        return self._run.work.conversation.messages
+
+    @property
+    def aborted(self) -> asyncio.Event:
+        """Set when the run is cancelled."""
+        driving = self._run.driving
+        if driving.aborted is None:
+            driving.aborted = asyncio.Event()
+            if self._run.state.control.cancel:
+                driving.aborted.set()
+        return driving.aborted
 
     def ask(self, head: SeatForced | RunStopped) -> bool:
         """Appends what code wants of the run. Returns False if the run does not accept it."""

@@ -111,6 +111,8 @@ class Cancelling:
             case Cut.NO if run.task is not None and not self._driver.stopping:
                 run.log.due_at = 0  # the next process ends it, if this one does not
                 run.driving.cut = Cut.BEGUN
+                if run.driving.aborted is not None:
+                    run.driving.aborted.set()
                 self._tasks.spawn(self._cut_and_end(run))
             case Cut.BEGUN:
                 pass

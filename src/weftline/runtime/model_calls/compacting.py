@@ -28,7 +28,7 @@ from weftline.kernel.context import (
     ContextRestored,
 )
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
+from weftline.kernel.entries import KIND, HistoryPinned, MessagesEdited, RunCreated, decode_fact
 from weftline.kernel.state import Compact, State
 from weftline.messages import Assistant, Message, User
 from weftline.plan import decode_content
@@ -60,7 +60,7 @@ from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 
-_KINDS = tuple([KIND[kind] for kind in (RunCreated, HistoryPinned, ContextCompacted, ContextRestored)])
+_KINDS = tuple([KIND[kind] for kind in (RunCreated, HistoryPinned, MessagesEdited, ContextCompacted, ContextRestored)])
 _BEGUN = 2
 """A run that has begun has at least two of these facts: its creation and its pinned history."""
 _LOOK_BACK = 8
@@ -106,6 +106,8 @@ def _latest(row: RunRow, facts: list[Item]) -> Inherited | None:
                 keeps_all = decode_content(bodies.decode_created(fact.body).plan).thread_keeps_all
             case HistoryPinned(upto=upto, through=through):
                 pinned, adds_at_once = upto, keeps_all and through is not None
+            case MessagesEdited(removed=removed):
+                pinned -= removed
             case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded" or adds_at_once:
                 # Otherwise, what an unsuccessful run did is not part of its thread.
                 body = bodies.decode_summary(fact.body)

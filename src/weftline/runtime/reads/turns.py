@@ -148,13 +148,21 @@ class _Fold:
         try:
             head = decode_fact.decode(item.head)
             if isinstance(head, HistoryPinned) and self._row.thread is not None:
-                history = (await self._log.thread_messages(self._row.thread))[: head.upto]
+                history = await self._history(self._row.thread, head)
                 self._conversation.begin([bodies.decode_message(one) for one in history], size=0)
             else:
                 self._add(head, item.body, at=item.at)
         except UNREADABLE:
             if self._row.format <= FORMAT:  # otherwise newer code wrote it
                 raise entry_damaged(self.run_id, item.seq) from None
+
+    async def _history(self, thread: int, head: HistoryPinned) -> list[bytes]:
+        """What the run began with; if it was edited since, what is left of it."""
+        if head.through is not None:
+            found = await self._log.thread_pinned(thread, through=head.through, revision=head.revision)
+            if found is not None:
+                return found
+        return (await self._log.thread_messages(thread))[: head.upto]
 
     def _add(self, head: Fact, body: bytes, *, at: int) -> None:
         match head:

@@ -184,7 +184,7 @@ class Serving:
 
     async def _moved(self, row: RunRow, follower: Follower) -> bool:
         """Waits for an event that a caller may be waiting for; returns False if the server is stopping."""
-        async with aclosing(following.events_of(follower)) as events:
+        async with aclosing(following.run_events(follower)) as events:
             async for event in events:
                 if event.kind in (EventKind.END, EventKind.CLIENT_CALL, EventKind.PAUSE):
                     return True
@@ -257,7 +257,7 @@ class Serving:
             # Questions of the runs below it are not in its own log and may have come since it was read, so they are
             # checked first.
             async with (
-                aclosing(following.events_of(follower, Event(EventKind.CALL))) as events,
+                aclosing(following.run_events(follower, Event(EventKind.CALL))) as events,
                 aclosing(self._responses(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
             ):
                 async for batch in batches:

@@ -99,7 +99,8 @@ async def on_thread(app: App, request: Request, principal: Principal) -> Respons
 
     async def answer() -> Answer:
         await stack.enter_async_context(_places.place(row.workspace))
-        state = stack.enter_context(folder.thread(app.workspaces, app.engine, row, _key(request, row.uuid)))
+        key = _key(request, row.uuid)
+        state = stack.enter_context(folder.thread(app.workspaces, app.engine, row, key, of=found.definition))
         return await given.called(lambda sent: folder.call_endpoint(found, sent, state))
 
     return await _respond(app, request, principal, answer, stack)

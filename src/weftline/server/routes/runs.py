@@ -20,7 +20,7 @@ from weftline.server.declared import Body
 from weftline.server.http import Request, Response, StreamedResponse, idempotency, idempotency_key
 from weftline.server.large import LARGE_BYTES
 from weftline.server.router import EventStream, Route
-from weftline.server.sse import LAST_EVENT_ID, is_event_source, profile_view, resume_point, send_events
+from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events, stream_view
 from weftline.spec.fields import RunModel
 from weftline.store.rows import LargeEntry, RunRow
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
@@ -78,9 +78,7 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
         if row is not None and row.ended_at is not None and after >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.
             return Response(b"", status=204)
-    view = app.view
-    if types is not None:
-        view = await profile_view(app, key, run_id, types, workspace=principal.slug)
+    view = await stream_view(app, key, run_id, types, workspace=principal.slug)
     follower = app.engine.follow(key, run_id, after=after, workspace=principal.workspace)
     return partial(send_events, request, app.engine, key, follower, app.backlog, view=view)
 

@@ -7,6 +7,7 @@ from functools import partial
 from weftline.cases import thread_messages, threads
 from weftline.server.case import case
 from weftline.server.router import Route
+from weftline.workspace.thread_messages import MAX_MESSAGE_BYTES
 from weftline.workspace.thread_state import MAX_ENV_BYTES, MAX_VALUE_BYTES
 
 PATH = "/api/v1/workspaces/{slug}/threads"
@@ -16,6 +17,7 @@ _VALUE = f"{_ONE}/values/{{key}}"
 _ENV = f"{_ONE}/env"
 _ACCOUNT = "/api/v1/workspaces/{slug}/accounts/{userId}/env"
 _WORKSPACE = "/api/v1/workspaces/{slug}/env"
+_MOST_MESSAGE_BYTES = 6 * MAX_MESSAGE_BYTES
 _MOST_VALUE_BYTES = MAX_VALUE_BYTES + 1024
 _MOST_ENV_BYTES = 6 * MAX_ENV_BYTES + 1024  # a character may be escaped
 
@@ -33,6 +35,14 @@ ROUTES = (
     _write("DELETE", _ONE, **case(threads.delete), summary="Terminate a thread"),
     _read("GET", f"{_ONE}/messages", **case(thread_messages.index), summary="List the messages of a thread"),
     _read("GET", _MESSAGE, **case(thread_messages.read), summary="Read a message of a thread"),
+    _write(
+        "PATCH",
+        _MESSAGE,
+        **case(thread_messages.change, limit_bytes=_MOST_MESSAGE_BYTES),
+        summary="Change a message of a thread",
+        errors=(409, 413),
+    ),
+    _write("DELETE", _MESSAGE, **case(thread_messages.delete), summary="Remove a message of a thread", errors=(409,)),
     _read("GET", f"{_ONE}/values", **case(threads.index_values), summary="List the values of a thread"),
     _read("GET", _VALUE, **case(threads.read_value), summary="Read a value"),
     _write(

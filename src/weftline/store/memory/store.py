@@ -208,6 +208,9 @@ class MemoryLog:
         standing = self._disk.query(thread_messages.standing(thread))
         return History(self._disk.query(thread_messages.messages(thread)), *standing)
 
+    async def thread_pinned(self, thread: int, *, through: int, revision: int) -> list[bytes] | None:
+        return self._disk.query(thread_messages.pinned(thread, through=through, revision=revision))
+
     async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
         return self._disk.query(thread_messages.page(wanted))
 

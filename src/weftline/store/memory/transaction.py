@@ -107,6 +107,8 @@ def _change_records(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
         if write.keeps is not None and write.kept:
             contents = [(one.message, None) for one in write.kept]
             disk.query(thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
+        for change in write.edits:
+            disk.query(thread_messages.edit(change))
         events = events_of(write)
         if events and disk.query(webhooks.any_enabled()):
             workspace = disk.runs[write.key].row.workspace if new is None else new.workspace
@@ -179,6 +181,7 @@ def _end_in_thread(disk: MemoryDisk, write: Write, accepted: Sequence[Write]) ->
         format=write.format,
         following=following,
         at=write.ended_at or 0,
+        read=end.read,
     )
     return following if disk.query(ending) else None
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from weftline.store.database import Query, Row, SqlValue, Statement, one, statement
-from weftline.store.rows import KeptMessage
+from weftline.store.rows import KeptMessage, MessageEdit
 
 StoredMessage: TypeAlias = tuple[bytes, int | None]
 """A message in the form in which the log stores it, and its size if that is not the message itself."""
@@ -22,8 +22,8 @@ StoredMessage: TypeAlias = tuple[bytes, int | None]
 _LAST = "SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = $1"
 _KEEP = (
     "INSERT INTO thread_messages (thread, pos, run, message, size, id, role, silent, status, tool_status, metadata,"
-    " created_at, sent_at, calls, asked_by, place)"
-    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    " created_at, sent_at, calls, asked_by, place, origin)"
+    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
 )
 READ = "status = 'completed' AND depth = 0 AND deleted = 0"
 """What models read."""
@@ -104,9 +104,100 @@ def keep(
                 new.calls,
                 new.asked_by,
                 new.place,
+                new.origin,
             ),
         )
     yield Statement("UPDATE threads SET format = $1 WHERE key = $2 AND format < $1", (format, thread))
+
+
+def edit(change: MessageEdit) -> Query[None]:
+    """Changes or removes a message. What it was is kept for the run that reads it."""
+    if change.keep:
+        yield from statement(
+            "INSERT INTO thread_revisions (thread, pos, upto, run, message, size)"
+            " SELECT thread, pos, $1, run, message, size FROM thread_messages WHERE thread = $2 AND pos = $3"
+            " ON CONFLICT DO NOTHING",
+            change.revision - 1,
+            change.thread,
+            change.pos,
+        )
+    yield from statement(
+        "UPDATE thread_messages SET message = $1, size = NULL, metadata = $2, silent = $3, revision = $4, deleted = $5"
+        " WHERE thread = $6 AND pos = $7",
+        change.message or b"",
+        change.metadata,
+        int(change.silent),
+        change.revision,
+        int(change.message is None),
+        change.thread,
+        change.pos,
+    )
+    yield from statement(
+        "UPDATE threads SET revision = $1, edited_upto = CASE WHEN edited_upto < $2 THEN edited_upto ELSE $2 END"
+        " WHERE key = $3",
+        change.revision,
+        change.index,
+        change.thread,
+    )
+
+
+def pinned(thread: int, *, through: int, revision: int, message: str = "message") -> Query[list[bytes] | None]:
+    """What a run that began at this position and revision reads; None if not all of it is there any more.
+
+    `message` is the expression that reads a content.
+    """
+    version = (
+        f"(SELECT {message} FROM thread_revisions AS old WHERE old.thread = now.thread AND old.pos = now.pos"
+        " AND old.upto >= $1 ORDER BY old.upto LIMIT 1)"
+    )
+    rows = yield from statement(
+        f"SELECT {PLACES}, {message}, revision, {version} FROM thread_messages AS now"
+        " WHERE thread = $2 AND pos <= $3 AND status = 'completed' AND depth = 0"
+        " AND (deleted = 0 OR revision > $1) ORDER BY pos",
+        revision,
+        thread,
+        through,
+    )
+    found: list[tuple[Place, bytes]] = []
+    for *place, content, changed, before in rows:
+        if changed > revision and before is None:
+            return None
+        found.append((Place(*place), content if changed <= revision else before))
+    return whole(found)
+
+
+def forget_versions(thread: int) -> Query[None]:
+    """Removes what messages were before they were edited: no run reads it any more."""
+    yield from statement("DELETE FROM thread_revisions WHERE thread = $1", thread)
+
+
+def by_origin(thread: int, origin: str) -> Query[str | None]:
+    """The id of the message that code added under this origin."""
+    row = yield from one("SELECT id FROM thread_messages WHERE thread = $1 AND origin = $2", thread, origin)
+    return None if row is None else row[0]
+
+
+def index_of(thread: int, pos: int, *, through: int | None = None) -> Query[int | None]:
+    """How many of the messages that models read, up to `through`, come before the one that this row belongs to; None
+    if models read no such row.
+    """
+    rows = yield from statement(
+        f"SELECT {PLACES} FROM thread_messages WHERE thread = $1 AND {READ} AND pos <= $2 ORDER BY pos",
+        thread,
+        2**62 if through is None else through,
+    )
+    found = in_order([Place(*row) for row in rows])
+    return next((index for index, some in enumerate(found) if any(one.pos == pos for one in some)), None)
+
+
+def below(thread: int, id: str) -> Query[list[int]]:
+    """The positions of the results of an answer, and of what was said within its calls."""
+    rows = yield from statement(
+        "SELECT pos FROM thread_messages WHERE thread = $1 AND (asked_by = $2 OR parent = $2) AND deleted = 0",
+        thread,
+        id,
+    )
+    return [row[0] for row in rows]
 
 
 def in_order(rows: Iterable[Place]) -> list[list[Place]]:

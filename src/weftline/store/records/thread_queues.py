@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weftline.store.database import Query, Statement, one, statement
-from weftline.store.records.thread_messages import StoredMessage
+from weftline.store.records.thread_messages import StoredMessage, forget_versions
 
 _END = (
-    "SELECT active_run, format, (SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = $1)"
+    "SELECT active_run, format, (SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = $1), revision"
     " FROM threads WHERE key = $1"
 )
 _MESSAGE = "INSERT INTO thread_messages (thread, pos, run, message, size, created_at) VALUES ($1, $2, $3, $4, $5, $6)"
@@ -78,7 +78,14 @@ def begin(thread: int, messages: Sequence[StoredMessage], *, run: int, format: i
 
 
 def end_run(
-    thread: int, messages: Sequence[StoredMessage], *, run: int, format: int, following: int | None, at: int
+    thread: int,
+    messages: Sequence[StoredMessage],
+    *,
+    run: int,
+    format: int,
+    following: int | None,
+    at: int,
+    read: bool = True,
 ) -> Query[bool]:
     """Adds the messages of a run that ends, and makes the run `following`, if any, the active one.
 
@@ -87,12 +94,16 @@ def end_run(
     row = yield from one(_END, thread)
     if row is None:
         return False
-    active, known, last = row
+    active, known, last, edited = row
     if messages:
         yield from _add(thread, messages, run=run, format=format, known=known, last=last, at=at)
     if active != run:
         return False
     yield Statement(_PASS_ON, (following, at, thread))
+    if edited:
+        yield from forget_versions(thread)
+        if read:
+            yield Statement("UPDATE threads SET edited_upto = NULL WHERE key = $1", (thread,))
     return True
 
 

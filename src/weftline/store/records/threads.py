@@ -30,6 +30,7 @@ _NAMES = (
     "depth",
     "seat_agent",
     "keeps",
+    "revision",
 )
 _COLUMNS = ", ".join((*_NAMES, "length(spec)"))
 _LISTED = ", ".join((*(f"threads.{name}" for name in _NAMES), "length(threads.spec)"))
@@ -63,6 +64,8 @@ class ThreadRow(Struct, frozen=True):
     seat_agent: str | None
     """The agent that speaks since a hand-off, if it is not the one that the thread was created with."""
     keeps: Keeps
+    revision: int
+    """How often its messages have been edited."""
     spec_bytes: int
     damaged: str = ""
     """The first damaged column, or ""; see `weftline.store.database`."""

@@ -355,6 +355,10 @@ class SqliteLogReader:
                 return history(db, thread, few)
         return await self._threads.read(lambda db: history(db, thread))
 
+    async def thread_pinned(self, thread: int, *, through: int, revision: int) -> list[bytes] | None:
+        query = thread_messages.pinned(thread, through=through, revision=revision, message=MESSAGE)
+        return await self._threads.read(lambda db: run_query(db, query))
+
     async def thread_rows(self, wanted: MessageFilter) -> tuple[list[MessageRow], int]:
         return await self._threads.read(lambda db: run_query(db, thread_messages.page(wanted, message=MESSAGE)))
 

@@ -49,6 +49,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
         if write.keeps is not None and write.kept:
             contents = pieces.split_messages(db, [one.message for one in write.kept], run=write.key)
             run_query(db, thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
+        for change in write.edits:
+            run_query(db, thread_messages.edit(change))
     _add_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
@@ -226,7 +228,13 @@ def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
     ).fetchone()
     following = row[0] if row else None
     ending = thread_queues.end_run(
-        end.thread, messages, run=write.key, format=write.format, following=following, at=write.ended_at or 0
+        end.thread,
+        messages,
+        run=write.key,
+        format=write.format,
+        following=following,
+        at=write.ended_at or 0,
+        read=end.read,
     )
     if not run_query(db, ending) or following is None:
         return None

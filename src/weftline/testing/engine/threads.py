@@ -5,7 +5,9 @@ from __future__ import annotations
 from weftline.kernel.bodies import decode_message, encode
 from weftline.kernel.entries import AttemptStarted, CancelRequested, HistoryPinned
 from weftline.messages import Assistant, Message, User
+from weftline.runtime.thread_messages import Changes, NewMessage
 from weftline.store.records import threads
+from weftline.store.records.thread_messages import MessageFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
 from weftline.tools.base import ToolOutput
 
@@ -64,6 +66,24 @@ async def messages_that_a_run_received_and_answered_stay_in_its_thread(bench: Be
     assert list(bench.world.conversations[-1]) == [*messages, User.of("last")]
 
 
+async def messages_are_put_into_a_thread_while_a_run_reads_it_and_while_none_does(bench: Bench) -> None:
+    thread = await bench.thread()
+    await bench.engine.messages.inject(thread, NewMessage(text="before"))
+    first = await bench.run("ask", thread=thread, text="first")
+    (call,) = await bench.offers(first)
+    before, _ = await bench.engine.messages.page(MessageFilter(thread=thread, limit=1))
+    put = await bench.engine.messages.inject(thread, NewMessage(text="put"))
+    await bench.engine.messages.update(thread, before[0].name, Changes(text="changed"))
+    await bench.subject.restart()
+    assert await bench.engine.messages.one(thread, put.name) == put
+    await bench.engine.answer(first.key, call, ToolOutput.of("42"))
+    await bench.ended(first)
+    assert [one.text for one in bench.world.conversations[-1] if isinstance(one, User)] == ["changed", "first", "put"]
+    assert await bench.engine.messages.delete(thread, put.name)
+    await bench.ended(await bench.run("history", thread=thread, text="last"))
+    assert [one.text for one in bench.world.conversations[-1] if isinstance(one, User)] == ["changed", "first", "last"]
+
+
 async def a_queued_run_can_be_cancelled_without_starting_another(bench: Bench) -> None:
     thread = await bench.thread()
     first, second, third = [await bench.run("ask", thread=thread) for _ in range(3)]
@@ -117,6 +137,7 @@ CHECKS: tuple[Check, ...] = (
     a_fork_begins_its_thread_with_earlier_messages,
     a_run_that_fails_or_is_cancelled_adds_nothing_to_its_thread,
     messages_that_a_run_received_and_answered_stay_in_its_thread,
+    messages_are_put_into_a_thread_while_a_run_reads_it_and_while_none_does,
     a_queued_run_can_be_cancelled_without_starting_another,
     a_queued_run_that_was_paused_starts_when_it_is_resumed,
     the_end_of_a_thread_cancels_all_its_runs,

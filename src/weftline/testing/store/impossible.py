@@ -18,6 +18,7 @@ from weftline.store.rows import (
     IdempotencyKey,
     Item,
     KeptMessage,
+    MessageEdit,
     NewAwait,
     Progress,
     ThreadEnd,
@@ -56,6 +57,7 @@ async def a_write_with_an_impossible_value_anywhere_fails(subject: Subject) -> N
     write.bookings = (Booking(workspace, run_account(1), 3, 1, 2, 3, 4, 5, 6, 7),)
     write.thread_end = ThreadEnd(thread, [b"m"])
     write.keeps, write.kept = thread, (KeptMessage("msg_1", "assistant", b"{}", 5_000, calls=1, asked_by="msg_0"),)
+    write.edits = (MessageEdit(thread, 9, 1, 0, b"{}"),)
     write.children = (_create(chain_of(log, 2, workspace)),)
     await _fails_wherever_it_is_spoiled(subject, write, neighbour, thread=thread)
     assert outcomes(await commit(log, write)) == ["ok"]

@@ -7,7 +7,7 @@ from hashlib import sha256
 from weftline.messages import Blob
 from weftline.store.database import Query, statement
 from weftline.store.records.thread_messages import MessageFilter
-from weftline.store.rows import LEAVE_DUE, History, IdempotencyKey, KeptMessage
+from weftline.store.rows import LEAVE_DUE, History, IdempotencyKey, KeptMessage, MessageEdit
 from weftline.testing.store.subject import (
     Subject,
     active_run,
@@ -93,6 +93,31 @@ async def what_a_run_keeps_is_on_its_thread_before_it_ends(subject: Subject) -> 
         assert total == 1 and [row.name for row in found] == [name]
     for key, name in ((thread, "msg_9-6"), (thread, "msg_x"), (other, "msg_b"), (thread, "msg_1-1")):
         assert await log.thread_rows(MessageFilter(thread=key, id=name)) == ([], 0)
+
+
+async def a_message_that_is_edited_stays_as_it_was_for_the_run_that_reads_it(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second = chain_of(log, 1, workspace, thread=thread), chain_of(log, 2, workspace, thread=thread)
+    await commit(log, first.create(), second.create())
+    await commit(log, first.end(messages=[b"1", b"2", b"3"]))
+    for number, (pos, message) in enumerate(((1, b"one"), (2, None), (1, b"uno")), 1):
+        write = second.append(b"x")
+        write.edits = (MessageEdit(thread, pos, number, pos - 1, message, '{"n":1}', keep=True),)
+        assert outcomes(await commit(log, write)) == ["ok"]
+    assert await log.thread_history(thread) == History([b"uno", b"3"], through=3, revision=3, edited_upto=0)
+    versions = {0: [b"1", b"2", b"3"], 1: [b"one", b"2", b"3"], 2: [b"one", b"3"], 3: [b"uno", b"3"]}
+    for revision, messages in versions.items():
+        assert await log.thread_pinned(thread, through=3, revision=revision) == messages
+    assert await log.thread_pinned(thread, through=2, revision=0) == [b"1", b"2"]
+    [row], total = await log.thread_rows(MessageFilter(thread=thread, limit=1))
+    assert (row.name, row.metadata, total) == ("msg_1-1", '{"n":1}', 2)
+    end = second.end()
+    assert end.thread_end is not None
+    end.thread_end.read = True
+    await commit(log, end)
+    assert await log.thread_pinned(thread, through=3, revision=0) is None
+    assert await log.thread_history(thread) == History([b"uno", b"3"], through=3, revision=3)
 
 
 async def a_thread_with_newer_messages_takes_no_older_run(subject: Subject) -> None:
@@ -293,6 +318,7 @@ async def a_new_thread_may_begin_with_messages_of_another(subject: Subject) -> N
 CHECKS = (
     runs_of_a_thread_run_one_at_a_time,
     what_a_run_keeps_is_on_its_thread_before_it_ends,
+    a_message_that_is_edited_stays_as_it_was_for_the_run_that_reads_it,
     a_thread_with_newer_messages_takes_no_older_run,
     a_write_to_a_queued_run_does_not_promote_it,
     a_queued_run_that_is_written_as_it_is_promoted_stays_due,
