@@ -22,6 +22,7 @@ from .test_children import WAITS as CHILD_WAITS
 from .test_code import POINTS as CODE_POINTS
 from .test_compaction import POINTS as COMPACTION_POINTS
 from .test_deploys import POINTS as DEPLOY_POINTS
+from .test_effects import POINTS as EFFECT_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 from .test_policies import POINTS as POLICY_POINTS
@@ -112,6 +113,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *CODE_POINTS,
         *COMPACTION_POINTS,
         *DEPLOY_POINTS,
+        *EFFECT_POINTS,
         *POLICY_POINTS,
         *THREAD_POINTS,
         *CLOSING,

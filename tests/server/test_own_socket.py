@@ -59,7 +59,8 @@ def get(path: Path, target: str = WORKSPACES, **headers: str) -> tuple[int, Any]
         connection.sock.settimeout(60)
         with short_path(path) as name:
             connection.sock.connect(name)
-        connection.request("GET", target, headers=headers)
+        with suppress(BrokenPipeError):  # whoever is refused may be answered before everything is sent
+            connection.request("GET", target, headers=headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:

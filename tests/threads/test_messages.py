@@ -56,7 +56,8 @@ TOOLS = {
     await state.set_value('died', True)
     os.kill(os.getpid(), signal.SIGKILL)""",
 }
-FILES: dict[str, str] = {"scripts.json": json.dumps(SCRIPTS)}
+COUNTS = turns(call("look"), "{{user_messages}} / {{all_tool_results}} / {{message_count}}")
+FILES: dict[str, str] = {"scripts.json": json.dumps({**SCRIPTS, "counts": COUNTS})}
 for _name, _body in TOOLS.items():
     FILES[f"agents/tools/{_name}.py"] = (
         "import os, signal\nfrom weftline.errors import Conflict\n\n"
@@ -71,6 +72,19 @@ for _name, _script in SCRIPTS.items():
         f" tools={_tools!r})\n"
     )
     FILES[f"agents/agents/{_name}.py"] = f'agent = define_agent(name="{_name}", side_a=SideConfig(prompt="{_name}"))\n'
+
+
+FILES["agents/models/counts.py"] = 'model = define_model(name="counts", provider="test", model="counts")\n'
+for _chat in ("True", "False"):
+    for _past in ("True", "False"):
+        _name = f"counts_{_chat}_{_past}"
+        FILES[f"agents/prompts/{_name}.py"] = (
+            f'prompt = define_prompt(name="{_name}", model="counts", tool_description="x", prompt="Be brief.",'
+            f' tools=["look"], include_chat={_chat}, include_past_tools={_past})\n'
+        )
+        FILES[f"agents/agents/{_name}.py"] = (
+            f'agent = define_agent(name="{_name}", side_a=SideConfig(prompt="{_name}"))\n'
+        )
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +152,19 @@ async def test_silent_message_is_read_by_models_and_not_listed_for_people(api: A
     assert "Injected." not in [one["content"] for one in session]
 
 
+async def test_runs_of_a_thread_are_listed_in_pages(api: Api) -> None:
+    made, other = await thread(api, "echo"), await thread(api, "echo")
+    for one in (made, other, made, made):
+        await said(api, one)
+    whole = (await api.get(f"threads/{made}/runs")).json
+    assert len(whole["runs"]) == 3 and whole["nextCursor"] is None
+    ids = [one["id"] for one in whole["runs"]]
+    assert {one["log_id"] for one in await listed(api, made)} == set(ids)
+    page = (await api.get(f"threads/{made}/runs?limit=2")).json
+    rest = (await api.get(f"threads/{made}/runs?limit=2&cursor={page['nextCursor']}")).json
+    assert [one["id"] for one in page["runs"] + rest["runs"]] == ids and rest["nextCursor"] is None
+
+
 async def test_answer_is_removed_with_its_results(api: Api) -> None:
     made = await thread(api, "looks")
     await said(api, made)
@@ -158,6 +185,25 @@ async def test_run_reads_what_was_changed_and_removed_in_it(api: Api) -> None:
     made = await thread(api, "drops")
     await said(api, made)
     assert (await listed(api, made))[1]["content"] == str([True, False])
+
+
+@pytest.mark.requirement("thread.prompt.history")
+async def test_prompt_chooses_what_is_sent_of_earlier_runs(api: Api) -> None:
+    def asked(chat: str, tools: str) -> str:
+        return f"counts_{chat}_{tools}"
+
+    seen: dict[str, list[str]] = {}
+    for chat in ("True", "False"):
+        for tools in ("True", "False"):
+            made = await thread(api, asked(chat, tools))
+            seen[asked(chat, tools)] = [await said(api, made), await said(api, made)]
+    alone = "hello / seen / 2"
+    assert seen == {
+        "counts_True_True": [alone, "hello | hello / seen / 5"],
+        "counts_True_False": [alone, "hello | hello / seen / 4"],
+        "counts_False_True": [alone, alone],
+        "counts_False_False": [alone, alone],
+    }
 
 
 @pytest.mark.requirement("thread.message.in_use")

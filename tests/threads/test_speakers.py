@@ -243,6 +243,16 @@ def desk() -> Folder:
     folder.agent("alone", wrong, "{{all_tool_results}}", tools='"turn_to"')
     folder.agent("waiting", call("wait_for_abort"), tools='"wait_for_abort"')
     folder.agent("looking", call("woken"), "{{tool_results.0}}", tools='"woken"')
+    # Prompts that are called
+    folder.agent("boss", call("sum_up", message="the year"), "{{tool_results.0}}", tools='"sum_up"')
+    folder.speaker("sum_up", call("look_into", topic="May"), f"Sum: {{{{tool_results.0}}}} {SAID}", tools='"look_into"')
+    schema = '{"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}'
+    folder.speaker(
+        "look_into", call("progress"), "{{tool_results.0}}", tools='"progress"', more=f", required_schema={schema}"
+    )
+    folder.agent("quick", call("look_into", subject="May"), "{{tool_results.0}}", tools='"look_into"')
+    entry = 'SubpromptConfig(name="sum_up", include_text_response=False)'
+    folder.agent("discreet", call("sum_up", message="the year"), "{{tool_results.0}}", tools=entry)
     return folder
 
 
@@ -486,3 +496,22 @@ async def test_cancelled_run_wakes_who_waits_for_it(api: Api) -> None:
     assert (await api.call("POST", f"agent-runs/{run}/cancel")).status < 300
     await api.events(run)
     assert await said(api, await thread(api, "looking")) == f"['{made}'] [True] False"
+
+
+# Prompts that are called
+
+
+async def test_called_prompt_answers_its_caller_on_the_same_thread(api: Api) -> None:
+    made = await thread(api, "boss")
+    text = await said(api, made)
+    start, _, rest = text.partition("{")
+    found, _, rest = rest.rpartition("} ")
+    assert start == "Sum: " and rest == "I am sum_up. | look_into | the year"
+    inner = json.loads("{" + found + "}")
+    assert (inner["path"], inner["steps"]) == (["boss", "sum_up", "look_into"], [1, 1, 0])
+    assert inner["history"][0] == 'user: {"topic":"May"}'
+    assert await said(api, await thread(api, "discreet")) == "Done."
+
+
+async def test_called_prompt_takes_only_the_arguments_that_it_declares(api: Api) -> None:
+    assert "topic" in await said(api, await thread(api, "quick"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeAlias
 
 from msgspec import Raw, Struct, convert
@@ -27,6 +26,7 @@ from weftline.store.sealing import Headers
 from weftline.wire.json_text import NULL, decode_fields, encode
 from weftline.wire.responses import iso
 from weftline.work.heavy import parsed
+from weftline.workspace.alarms import Alarm
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.cron import parse_cron, parse_zone
 
@@ -41,9 +41,6 @@ ON_TIME_US = 60_000_000
 """A time that passed no longer ago than this was not missed: the shortest interval is a minute."""
 _ROUTE = "schedules"
 """A route of its own, so that no client's idempotency key can collide with a schedule's."""
-_MAX_WAIT_S = 30.0
-"""Clocks are set and machines sleep, so nothing waits longer without checking the time."""
-_RETRY_S = 5.0
 _AT_ONCE = 2
 """How many runs of one workspace are created at once: each may need CPU time."""
 _AT_ONCE_IN_ALL = 16
@@ -168,62 +165,24 @@ class _NoneNow(_NotNow):
     """The workspace cannot have any further run at the moment."""
 
 
-class ScheduleAlarm:
-    """Starts what is due; `run` continues until it is cancelled. Call `changed` after schedules have changed.
+class ScheduleAlarm(Alarm):
+    """Starts what is due. Call `changed` after schedules have changed."""
 
-    Each workspace has its own lane, so that one with many missed times does not block the others.
-    """
+    what = "schedules"
 
     def __init__(self, at: Workspaces, *, start: Start, started: Started) -> None:
-        self._at = at
+        super().__init__(at)
         self._start = start
         self._started = started
-        self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(_AT_ONCE_IN_ALL)
-        self._lanes: set[int] = set()
-        """The workspaces whose schedules are being fired."""
-        self._again: set[int] = set()
-        """The workspaces in which something became due meanwhile."""
         self._reported: set[int] = set()
         """The damaged schedules that have been logged."""
 
-    def changed(self) -> None:
-        self._wake.set()
+    def due_workspaces(self, now: int) -> Query[list[int]]:
+        return schedules.due_workspaces(now)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as lanes:
-            while True:
-                self._wake.clear()
-                now = self._at.clock.now_us()
-                wait_s = _MAX_WAIT_S
-                try:
-                    for workspace in await self._at.records.read(schedules.due_workspaces(now)):
-                        if workspace in self._lanes:
-                            self._again.add(workspace)
-                        else:
-                            self._lanes.add(workspace)
-                            lanes.create_task(self._lane(workspace))
-                    upcoming = await self._at.records.read(schedules.next_due(now))
-                except StoreError:
-                    logger.exception("schedules could not be read; trying again")
-                    upcoming, wait_s = None, _RETRY_S
-                if upcoming is not None:
-                    wait_s = min(wait_s, max(0.0, (upcoming - self._at.clock.now_us()) / 1e6))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._wake.wait()
-
-    async def _lane(self, workspace: int) -> None:
-        try:
-            while True:
-                self._again.discard(workspace)
-                fired = await self.fire_due(workspace)
-                if fired is None:
-                    await asyncio.sleep(_RETRY_S)
-                elif not fired and workspace not in self._again:
-                    return
-        finally:
-            self._lanes.discard(workspace)
+    def next_due(self, after: int) -> Query[int | None]:
+        return schedules.next_due(after)
 
     async def fire_due(self, workspace: int) -> int | None:
         """Returns how many schedules of the workspace have handled what was due; None if some have to be tried

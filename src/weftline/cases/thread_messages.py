@@ -8,15 +8,21 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import encode
 
 from weftline.api.principal import Principal
-from weftline.cases.base import Host, Limit, Sent, find_thread, require_accepting
+from weftline.api.views import run_summary
+from weftline.cases.base import Host, Limit, Page, Sent, find_thread, require_accepting
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.thread_messages import Changes
+from weftline.store.records.pages import RowPage
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
+from weftline.store.rows import RunFilter
 from weftline.wire.responses import JsonObject, Time, iso, iso_or_none
+from weftline.wire.run_responses import RunPage, listed_run
 from weftline.workspace.thread_messages import MessageFile, Role, Said, said
 
+_MOST_RUNS = 50
+"""Each of a page may have a long answer."""
 Order: TypeAlias = Literal["asc", "desc"]
 AtLeast0: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -84,6 +90,18 @@ async def read(on: Host, by: Principal, thread_id: str, message_id: str) -> Mess
     if row is None:
         raise NotFound("The thread has no such message.", code="unknown_message")
     return await _shown(on, thread, row)
+
+
+async def index_runs(on: Host, by: Principal, thread_id: str, page: Page) -> RunPage:
+    """Newest first."""
+    thread = await find_thread(on, by, thread_id)
+    wanted = RunFilter(
+        workspace=by.workspace, thread=thread.key, before=page.after or None, limit=min(page.limit, _MOST_RUNS) + 1
+    )
+    rows = await on.engine.stored.logs.runs(wanted)
+    listed = rows[: wanted.limit - 1]
+    runs = [listed_run(await run_summary(on.engine.stored, row), agent_id=row.agent) for row in listed]
+    return RunPage(runs, page.next_cursor(RowPage(listed, listed[-1].key if len(rows) > len(listed) else None)))
 
 
 class MessageChanges(Struct, rename="camel", forbid_unknown_fields=False):

@@ -17,6 +17,8 @@ CLOSING = {
     ),
 }
 """The instruction for the last answer of a turn, by its reason."""
+NOT_SHOWN = "Done."
+"""For a prompt that was called, if its caller does not read what came of it."""
 OVERTAKEN = "Not run: another call of the same turn has ended this part of the conversation."
 FAILED_BY_TOOL = "A tool has ended the session as failed."
 

@@ -234,6 +234,8 @@ class Conversation(Struct, eq=False, gc=False):
     """Approvals that also cover later calls."""
     has_history: bool = False
     """Whether the messages begin with those of the run's thread; readers of a log may do without them."""
+    _history: int = 0
+    """How many messages of the thread the conversation begins with."""
     _absent: int = 0
     """How many messages of the thread come before those that are here."""
     through: int = 0
@@ -265,6 +267,11 @@ class Conversation(Struct, eq=False, gc=False):
     def given(self) -> int:
         """How many messages the run began with: its thread's history and its own input."""
         return self._given
+
+    @property
+    def own_count(self) -> int:
+        """How many messages there are of the run itself, with its input."""
+        return len(self.messages) - self._history
 
     @property
     def last_text(self) -> str:
@@ -353,7 +360,7 @@ class Conversation(Struct, eq=False, gc=False):
         match head:
             case HistoryPinned():
                 self.through = head.through or 0
-                self._absent = 0 if self.has_history else head.upto
+                self._history, self._absent = (head.upto, 0) if self.has_history else (0, head.upto)
                 if self.keeps_all and head.through is not None:
                     self.kept = KeptMessages()
                     for message in self.messages[head.upto : self._given]:
@@ -532,6 +539,7 @@ class Conversation(Struct, eq=False, gc=False):
         size -= sum([len(bodies.encode(messages[at])) for at in removed])
         self.messages = [message for at, message in enumerate(messages) if at not in removed]
         self._given -= sum([at < self._given for at in removed])
+        self._history -= sum([at < self._history for at in removed])
         self.sides.remove(removed)
         self.size = max(0, self.size + size)
         self.view.messages = self.messages

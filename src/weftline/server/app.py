@@ -52,7 +52,8 @@ PAGES_AT_ONCE = 8
 
 
 class App:
-    """The application. `engine` must be started. The routes are a table; see `weftline.server.routes`.
+    """The application. `engine` must be started before the first request. Its routes are a table; see
+    `weftline.server.routes`.
 
     With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
 

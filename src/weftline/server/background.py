@@ -54,11 +54,18 @@ def attach(app: App, *, dialer: Dialer, webhook_retry_s: tuple[float, ...]) -> t
     alarm = firing.ScheduleAlarm(app.workspaces, start=partial(firing.start, app), started=partial(firing.started, app))
     app.listeners["webhooks"] = lambda _: deliveries.changed()
     app.listeners["schedules"] = lambda _: alarm.changed()
-    return (
+    works: list[Work] = [
         partial(_released, app.engine, deliveries.run),
         partial(_released, app.engine, alarm.run),
         partial(_beat, app.engine),
-    )
+    ]
+    if (served := app.folder) is not None:
+        from weftline.threads.effects import EffectAlarm  # whoever serves a folder has all that it needs
+
+        effects = EffectAlarm(app.workspaces, app.engine, lambda: app.folder or served)
+        app.listeners["effects"] = lambda _: effects.changed()
+        works.append(partial(_released, app.engine, effects.run))
+    return tuple(works)
 
 
 async def _released(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:

@@ -271,11 +271,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         limits=limits,
         traces=options.traces,
     )
-    if agents and agent_tools:
-        agent_tools.workspaces = stored
-        agents.connect(agent_tools, engine)
-    await engine.start()
-    traces = _traces(engine) if options.traces else None
     app = App(
         engine,
         store,
@@ -291,6 +286,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         own_tools=partial(loaded_tools, own_tools),
         logins_changed=dialled.pool.forget_logins,
     )
+    if agents and agent_tools:
+        agent_tools.workspaces = app.workspaces
+        agents.connect(agent_tools, engine)
+    await engine.start()
+    traces = _traces(engine) if options.traces else None
     works = [*background.attach(app, dialer=peers, webhook_retry_s=options.webhook_retry_s)]
     if folder is not None:
         await _keep_schedules(app, engine, folder)

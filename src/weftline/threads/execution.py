@@ -74,7 +74,7 @@ class Execution:
 
     @property
     def prompt_path(self) -> tuple[str, ...]:
-        return (self._speaker.prompt.name,)
+        return (*self._speaker.above, self._speaker.prompt.name)
 
     @property
     def abort_signal(self) -> asyncio.Event:

@@ -18,6 +18,7 @@ from weftline.agent.context import Entered
 from weftline.errors import NotFound
 from weftline.runtime.engine import Engine
 from weftline.store.records.threads import ThreadRow
+from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.base import Handler
 from weftline.threads.definitions.endpoints import (
     ControllerContext,
@@ -113,27 +114,49 @@ class Folder:
             if definitions[key].public
         ]
 
+    def _agent(self, row: ThreadRow) -> AgentDefinition:
+        agent = self.registry.served(row.seat_agent or row.agent or "")
+        if agent is None:
+            raise NotFound("The agent of this thread is not in the folder that this server serves.")
+        return agent
+
     @contextmanager
     def thread(
-        self, at: Workspaces, engine: Engine, row: ThreadRow, key: str, *, of: EndpointDefinition | None = None
+        self, at: Workspaces, engine: Engine, row: ThreadRow, key: str, *, of: object = None
     ) -> Generator[LiveThread]:
-        """The state of a thread for one handler, that `of` an endpoint. `key` is the same for each attempt at it.
+        """The state of a thread for one handler, that `of` an endpoint or effect.
+
+        `key` is the same for each attempt at it.
 
         Raises:
             NotFound: if the thread's agent is not one of the folder.
         """
-        agent = self.registry.served(row.seat_agent or row.agent or "")
-        if agent is None:
-            raise NotFound("The agent of this thread is not in the folder that this server serves.")
+        agent = self._agent(row)
         speakers = {one.name: one for one in sides_of(agent, self.registry)}
         state = LiveThread(at, row, self.registry, speakers=speakers, entered=Entered(), engine=engine, host=self._host)
         with state.during(key, package=package_of(of)) as scoped:
             yield scoped
 
+    async def effect_args(self, row: ThreadRow, name: str, args: Mapping[str, Any]) -> bytes:
+        """Returns the arguments of an effect of a thread as they are stored.
+
+        Raises:
+            NotFound: if there is no such effect, or the thread's agent is not one of the folder.
+            InvalidRequest: if the arguments do not fit it.
+        """
+        self._agent(row)
+        return await self.registry.seen_from("").effect(name).final_args(args)
+
     async def _called(self, handler: Handler, *given: Any) -> Answer:
+        with self.in_use():
+            return answer_of(await called(handler, *given))
+
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """Inside, a handler of this generation of the folder is at work."""
         self.busy += 1
         try:
-            return answer_of(await called(handler, *given))
+            yield
         finally:
             self.busy -= 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from msgspec import Struct
 
@@ -29,6 +29,9 @@ class Speaker(Struct, frozen=True):
     agent: AgentDefinition
     prompt: PromptDefinition
     side: SideConfig
+    letter: Literal["a", "b"] = "a"
+    above: tuple[str, ...] = ()
+    """The prompts through which it was called, from the first on; empty for a side."""
 
     @property
     def scoped(self) -> frozenset[str]:
@@ -66,10 +69,17 @@ def agent_of(seat: str) -> str:
     return seat.rpartition("/")[0]
 
 
+def called_by(caller: Speaker, prompt: PromptDefinition) -> Speaker:
+    """Returns who speaks while a prompt of the caller's has called this one."""
+    name, above = f"{caller.name}/{prompt.name}", (*caller.above, caller.prompt.name)
+    return Speaker(name, caller.agent, prompt, SideConfig(prompt=prompt.name), above=above)
+
+
 def sides_of(agent: AgentDefinition, registry: Registry) -> Iterator[Speaker]:
     """Yields the sides of an agent, the first one first."""
     for field, side in agent.sides.items():
-        yield Speaker(seat_of(agent.name, field[-1]), agent, registry.prompt(side.prompt), side)
+        letter = "b" if field == "side_b" else "a"
+        yield Speaker(seat_of(agent.name, letter), agent, registry.prompt(side.prompt), side, letter)
 
 
 def endings_of(speaker: Speaker, registry: Registry) -> dict[str, Ending]:
@@ -137,7 +147,7 @@ def seats_of(
         seats.append(
             Seat(
                 name=name,
-                side="b" if name.endswith("/b") else "a",
+                side=one.letter,
                 model=model,
                 fallbacks=fallbacks,
                 system=text_of(one.prompt, registry),

@@ -19,6 +19,7 @@ from weftline.runtime import thread_messages as messages
 from weftline.runtime.agent_code.seats import name_of
 from weftline.runtime.engine import Engine
 from weftline.runtime.thread_messages import Changes
+from weftline.store.records.thread_effects import EffectFilter
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.thread_messages import MessageFilter, MessageRow
 from weftline.store.records.threads import ThreadRow
@@ -42,9 +43,11 @@ from weftline.threads.thread import (
     GrepResult,
     MessagesResult,
     Order,
+    ScheduledEffect,
     SubagentRegistryEntry,
     ThreadMessage,
 )
+from weftline.workspace import thread_effects as effects
 from weftline.workspace import thread_files as files
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_messages import said
@@ -303,6 +306,36 @@ class LiveThread:
         if problem := json_problem(value):
             raise TypeError(f"{key!r} cannot be kept: {problem}, which has no JSON form")
         await set_value(self._at, self._row.key, key, value)
+
+    # Effects
+
+    async def schedule_effect(self, name: str, args: Mapping[str, Any] | None = None, /, delay_ms: int = 0) -> str:
+        self._open()
+        effects.check_delay(delay_ms)
+        definition = self._registry.effect(name)
+        final, made = await definition.final_args(args), self._origin()
+        origin = None if made is None else bytes.fromhex(made)
+        row = await effects.schedule(self._at, self._row, definition.name, final, delay_ms=delay_ms, origin=origin)
+        return row.id
+
+    async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
+        self._open()
+        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=name))
+        return [
+            ScheduledEffect(
+                id=row.id,
+                name=row.name,
+                args=decode(row.args),
+                scheduled_at=row.due_at,
+                created_at=row.created_at,
+                status=row.status,
+            )
+            for row in rows
+        ]
+
+    async def remove_scheduled_effect(self, id: str, /) -> bool:
+        self._open()
+        return await effects.cancel(self._at, self._row, id)
 
     # Files
 

@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
 
-ChangeKind: TypeAlias = Literal["budgets", "credentials", "logins", "providers", "schedules", "webhooks"]
+ChangeKind: TypeAlias = Literal["budgets", "credentials", "effects", "logins", "providers", "schedules", "webhooks"]
 
 
 class Change(Struct, frozen=True):

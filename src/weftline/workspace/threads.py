@@ -11,7 +11,7 @@ from msgspec.json import Decoder, encode
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.database import Query
-from weftline.store.records import thread_messages, threads
+from weftline.store.records import thread_effects, thread_messages, threads
 from weftline.store.records.threads import Keeps, NewThread, ThreadFilter, ThreadRow
 from weftline.store.rows import IdempotencyKey
 from weftline.store.sealing import Headers
@@ -240,7 +240,13 @@ async def end(at: Workspaces, runs: ThreadRuns, thread: ThreadRow, *, requested_
     """
     if thread.ended_at is None:
         runs.require_writable()
-        await at.records.write(threads.end(thread.key, now=at.clock.now_us()))
+        now = at.clock.now_us()
+
+        def query() -> Query[None]:
+            yield from threads.end(thread.key, now=now)
+            yield from thread_effects.cancel_all(thread.key, now=now)
+
+        await at.records.write(query())
     await runs.end_thread(thread.key, requested_by=requested_by)
 
 

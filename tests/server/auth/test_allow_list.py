@@ -16,7 +16,15 @@ from msgspec import Struct
 
 from weftline.server.router import Narrowed, Route
 from weftline.server.routes.every import ROUTES
-from weftline.threads import Registry, SideConfig, define_agent, define_prompt, define_thread_endpoint
+from weftline.threads import (
+    Registry,
+    SideConfig,
+    ThreadState,
+    define_agent,
+    define_effect,
+    define_prompt,
+    define_thread_endpoint,
+)
 from weftline.threads.serving import Folder
 
 from .kit import Browser, Reply, World, check_error
@@ -49,11 +57,13 @@ class Belongings(Struct):
     run: str
     session: str
     schedule: str = NO_ID
+    effect: str = NO_ID
 
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
         params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
         params |= {"threadId": self.session, "key": "k", "name": "k", "rest": "own", "path": "k"}
+        params |= {"effectId": self.effect}
         return re.sub(r"\{\*?(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
@@ -83,9 +93,14 @@ class Office:
         session = await self.make("agent-sessions", with_agent)
         for path, value in (("values/k", 1), ("env/k", "v"), ("fs/k", "v")):
             await self.make(f"threads/{session['sessionId']}/{path}", {"value": value}, method="PUT")
+        effect = NO_ID
+        if name:
+            self.world.app.folder = Folder(folder_for(agent["id"]))
+            later = {"name": "later", "delayMs": 3_600_000}
+            effect = (await self.make(f"threads/{session['sessionId']}/effects", later))["id"]
         yearly = {"name": "Yearly", "cron": "@yearly", "spec": {**with_agent, "prompt": "hi"}}
         schedule = await self.make("schedules", yearly)
-        return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"], schedule["id"])
+        return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"], schedule["id"], effect)
 
 
 @pytest.fixture(scope="module")
@@ -114,22 +129,25 @@ async def world(furnished: tuple[Path, Office], tmp_path: Path) -> AsyncGenerato
 def office(furnished: tuple[Path, Office], world: World) -> Office:
     office = copy(furnished[1])
     office.world, office.usages = world, {}
-    world.app.folder = Folder(endpoints_for(office))
+    world.app.folder = Folder(folder_for(str(office.mine.id), str(office.theirs.id)))
     return office
 
 
-def endpoints_for(office: Office) -> Registry:
-    """A folder of the office's agents, with an endpoint for each method."""
+def folder_for(*ids: str) -> Registry:
+    """A folder of these agents, with an effect and an endpoint for each method."""
+
+    async def later(state: ThreadState) -> None:
+        """Does nothing."""
 
     async def answer(request: Any, state: Any, params: Any) -> str:
         return state.thread_id
 
     prompt = define_prompt(name="p", model="m", tool_description="x", prompt="x")
-    agents = [define_agent(name=str(one.id), side_a=SideConfig(prompt="p")) for one in (office.mine, office.theirs)]
+    agents = [define_agent(name=one, side_a=SideConfig(prompt="p")) for one in ids]
     endpoints = {
         f"own.{method}": define_thread_endpoint(answer) for method in ("get", "post", "put", "patch", "delete")
     }
-    return Registry.of(prompts=[prompt], agents=agents, endpoints=endpoints)
+    return Registry.of(prompts=[prompt], agents=agents, endpoints=endpoints, effects=[define_effect(later)])
 
 
 BODIES: dict[str, Any] = {
@@ -147,6 +165,7 @@ BODIES: dict[str, Any] = {
     "PUT …/threads/{threadId}/env/{name}": {"value": "x"},
     "POST …/threads/{threadId}/fs/{*path}": {"data": "eA=="},
     "PUT …/threads/{threadId}/fs/{*path}": {},
+    "POST …/threads/{threadId}/effects": {"name": "later", "delayMs": 3_600_000},
     "PATCH …/schedules/{scheduleId}": {"enabled": False},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {
         "jsonrpc": "2.0",

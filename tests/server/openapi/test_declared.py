@@ -61,7 +61,7 @@ async def key(world: World) -> str:
 async def known(world: World, key: str) -> dict[str, str]:
     """Something for every id that a path can have; the run has ended."""
     made: dict[str, str] = {"slug": "acme", "workspaceSlug": "acme", "agentSlug": "known", "awaitId": "await_0_0"}
-    made |= {"turn": "last", "key": "k", "name": "k", "userId": "ann", "path": "k"}
+    made |= {"turn": "last", "effectId": "eff_0", "key": "k", "name": "k", "userId": "ann", "path": "k"}
     for name, (path, body, field) in MAKERS.items():
         reply = await world.call("POST", f"{WORKSPACE}/{path}", credential=key, body=body)
         made[name] = reply.json[field]

@@ -32,6 +32,7 @@ from weftline.api.schemas.provided import ResultsModel
 from weftline.cases.agents import AgentModel
 from weftline.cases.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.cases.budgets import BudgetLimitsModel
+from weftline.cases.effects import EffectModel
 from weftline.cases.keys import NewKey
 from weftline.cases.leases import ClaimModel, LeaseModel
 from weftline.cases.providers import ProviderChangesModel, ProviderModel
@@ -83,10 +84,12 @@ OTHERWISE = (
     (f"{_OF_RUN}/pause", 409),
     (f"{_OF_RUN}/resume", 409),
     (f"{_OF_RUN}/messages", 409),
+    ("/api/v1/workspaces/{slug}/threads/{threadId}/effects", 404),
+    ("/api/v1/workspaces/{slug}/threads/{threadId}/effects/{effectId}", 404),
     ("/api/v1/workspaces/{slug}/accounts/{userId}/env/{name}", 404),
     ("/api/v1/workspaces/{slug}/env/{name}", 404),
 )
-"""This server has no public address, the run has ended, and a variable may be gone already."""
+"""This server has no public address and no folder, the run has ended, and a variable may be gone already."""
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -111,6 +114,7 @@ BODIES: dict[Any, Json] = {
     ValueModel: {"value": 1},
     FileModel: FILE,
     EnvModel: {"value": "x"},
+    EffectModel: {"name": "known"},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},
@@ -151,6 +155,7 @@ class Known:
             "workspaceSlug": self.slug,
             "runId": run,
             "awaitId": "await_0_0",
+            "effectId": "eff_0",
             "turn": "last",
             "key": "k",
             "name": "k",

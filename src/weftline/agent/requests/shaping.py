@@ -268,11 +268,13 @@ class RequestShaper:
             await hooks.shape(rendered, context)
             request = replace(request, system=rendered.system or None)
         if points.RowsLoaded in hooks or points.ContextBuilt in hooks:
-            loaded = points.RowsLoaded(turn, tuple(request.messages))
+            given = tuple(request.messages)
+            loaded = points.RowsLoaded(turn, given)
             await hooks.shape(loaded, context)
             built = points.ContextBuilt(turn, loaded.messages)
             await hooks.shape(built, context)
-            request = _with_messages(request, repaired(built.messages))
+            if built.messages is not given:
+                request = _with_messages(request, repaired(built.messages))
         request = _with_messages(request, self._shortened(request.messages, memory))
         request = self._decayed(request, turn)
         if not frame.behavior.cache:

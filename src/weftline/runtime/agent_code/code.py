@@ -190,6 +190,11 @@ class Inside(Protocol):
         ...
 
     @property
+    def past(self) -> int:
+        """How many of these messages are from before the run."""
+        ...
+
+    @property
     def aborted(self) -> asyncio.Event:
         """Set when the run is cancelled."""
         ...

@@ -156,6 +156,12 @@ class RunInside:
         return self._run.work.conversation.messages
 
     @property
+    def past(self) -> int:
+        """How many of these messages are from before the run."""
+        conversation = self._run.work.conversation
+        return len(conversation.messages) - conversation.own_count
+
+    @property
     def aborted(self) -> asyncio.Event:
         """Set when the run is cancelled."""
         driving = self._run.driving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from weftline.cases import thread_messages, threads
+from weftline.cases import effects, thread_messages, threads
 from weftline.server.case import case
 from weftline.server.router import Route
 from weftline.workspace.thread_messages import MAX_MESSAGE_BYTES
@@ -15,6 +15,7 @@ _ONE = f"{PATH}/{{threadId}}"
 _MESSAGE = f"{_ONE}/messages/{{messageId}}"
 _VALUE = f"{_ONE}/values/{{key}}"
 _ENV = f"{_ONE}/env"
+_EFFECT = f"{_ONE}/effects/{{effectId}}"
 _ACCOUNT = "/api/v1/workspaces/{slug}/accounts/{userId}/env"
 _WORKSPACE = "/api/v1/workspaces/{slug}/env"
 _MOST_MESSAGE_BYTES = 6 * MAX_MESSAGE_BYTES
@@ -33,6 +34,7 @@ ROUTES = (
     _read("GET", PATH, **case(threads.index), summary="List the threads"),
     _read("GET", _ONE, **case(threads.read), summary="Read a thread"),
     _write("DELETE", _ONE, **case(threads.delete), summary="Terminate a thread"),
+    _read("GET", f"{_ONE}/runs", **case(thread_messages.index_runs), summary="List the runs of a thread"),
     _read("GET", f"{_ONE}/messages", **case(thread_messages.index), summary="List the messages of a thread"),
     _read("GET", _MESSAGE, **case(thread_messages.read), summary="Read a message of a thread"),
     _write(
@@ -68,6 +70,16 @@ ROUTES = (
         summary="Remove an variable of a thread",
         errors=(409,),
     ),
+    _write(
+        "POST",
+        f"{_ONE}/effects",
+        **case(effects.create, status=201),
+        summary="Schedule an effect of a thread",
+        errors=(409, 413),
+    ),
+    _read("GET", f"{_ONE}/effects", **case(effects.index), summary="List the effects of a thread"),
+    _read("GET", _EFFECT, **case(effects.read), summary="Read an effect"),
+    _write("DELETE", _EFFECT, **case(effects.delete), summary="Cancel an effect"),
     _read_all("GET", _ACCOUNT, **case(threads.index_account_env), summary="List the variables of an account"),
     _write_all(
         "PUT",

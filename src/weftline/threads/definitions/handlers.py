@@ -19,13 +19,16 @@ from typing import Any, Literal, TypeAlias, cast, get_args, overload
 
 from msgspec import Struct
 
-from weftline.errors import Issue
+from weftline.errors import Issue, invalid_field
 from weftline.kernel.entries import STRICTNESS, Effect
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.threads.definitions.base import Checks, DefinitionError, Handler, PackedMetadata
 from weftline.threads.definitions.models import as_tuple
 from weftline.threads.definitions.prompts import VariableDefinition, check_variables
 from weftline.threads.thread import SyncThreadState, ThreadState
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
+from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded
 
 HookPoint: TypeAlias = Literal[
     "after_thread_created",
@@ -165,6 +168,17 @@ class EffectDefinition(Struct, frozen=True, kw_only=True, dict=True, rename="cam
     def parameters(self) -> Parameters:
         """The arguments, as a tool's."""
         return parameters_of(self.handler, self.name or _name_of(self.handler))
+
+    async def final_args(self, args: Mapping[str, Any] | None) -> bytes:
+        """Returns the JSON of arguments as the handler is given them. Raises `InvalidRequest` if they do not fit."""
+        try:
+            text = canonical_value(dict(args or {})).decode()
+        except (NotCanonical, TypeError, ValueError) as error:
+            raise invalid_field("args", f"the arguments of {self.name!r} are not JSON: {error}.") from None
+        try:
+            return await bounded(lambda: self.parameters.final_args(text), size=len(text), cpu_s=CPU_S)
+        except (InvalidArguments, TooMuchWork) as error:
+            raise invalid_field("args", f"the effect {self.name!r} does not take them: {error}") from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.handler(*args, **kwargs)
