@@ -53,7 +53,7 @@ class AgentThreads:
         self._registry = registry
         self._host = host
         self._needed = tuple(needed_by(registry, agent))
-        self._created = created_hooks(registry, next(iter(speakers.values())))
+        self._created = [hook for one in [*speakers.values()][:1] for hook in created_hooks(registry, one)]
         self._beginning: dict[int, asyncio.Task[None]] = {}
         """By thread: its hooks that are being called."""
 
