@@ -203,9 +203,12 @@ def test_package_that_is_wrong_is_named() -> None:
     tool = define_tool(effect="read", name="other")(handler)
     said = refused(PackedExports(meta=PackedMeta(package_id="tea"), tools={"brew": tool}))
     assert "packages['tea'].tools['brew']: is 'other': its name and its key must be the same" in said
+    long = PackedExports(meta=PackedMeta(package_id="tea"), tools={"b" * 60: define_tool(effect="read")(handler)})
+    assert ": more than 64 characters" in refused(long)
     assert "must begin with a letter" in refused(PackedExports(meta=PackedMeta(package_id="a/b")))
 
 
+@pytest.mark.requirement("thread.endpoint.packed")
 def test_endpoint_of_the_folder_goes_before_that_of_a_package() -> None:
     own, packed = define_thread_endpoint(answers), define_thread_endpoint(answers)
     exports = PackedExports(
