@@ -295,6 +295,10 @@ class LiveThread:
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
+        if not isinstance(cast(object, value), str):
+            raise invalid_field("value", f"the variable {name} must be a string.")
+        if cast(object, type) not in (None, "text", "secret"):
+            raise invalid_field("type", "must be 'text' or 'secret'.")
         await set_thread_env(self._at, self._row, name, value, type=type)
 
     async def get_value(self, key: str, /) -> Any:
