@@ -17,11 +17,14 @@ from server.kit import Api, check_error, logged
 from weftline.server.routes import endpoints
 from weftline.testing import ServerProcess
 from weftline.threads import (
+    PackedExports,
+    PackedMeta,
     Registry,
     Request,
     SideConfig,
     ThreadState,
     define_agent,
+    define_effect,
     define_prompt,
     define_thread_endpoint,
 )
@@ -311,6 +314,45 @@ async def test_handler_that_sends_nothing_is_given_up(tmp_path: Path, monkeypatc
         monkeypatch.setattr(endpoints, "FIRST_BYTE_S", 1.0)
         replies = await asyncio.gather(*[world.call("GET", path, credential=key) for _ in range(300)])
         assert {reply.json["code"] for reply in replies} == {"handler_timeout", "too_many_streams"}
+
+
+@pytest.mark.requirement("thread.endpoint.packed")
+async def test_endpoints_of_packages_are_served_like_those_of_the_folder(tmp_path: Path) -> None:
+    async def packed(request: Request, state: ThreadState, params: dict[str, str]) -> str:
+        return await state.schedule_effect("boil", delay_ms=60_000)
+
+    async def local(request: Request, state: ThreadState, params: dict[str, str]) -> str:
+        return "local"
+
+    async def boil(state: ThreadState) -> None:
+        """Boils."""
+
+    plain = PackedExports(meta=PackedMeta(package_id="plain"), effects={"boil": define_effect(boil)})
+    of_tea = {"boil.post": define_thread_endpoint(packed), "status.get": define_thread_endpoint(packed)}
+    tea = PackedExports(
+        meta=PackedMeta(package_id="tea"), effects={"boil": define_effect(boil)}, thread_endpoints=of_tea
+    )
+    async with new_world(tmp_path / "store") as world:
+        key = await world.key()
+        base = "/api/v1/workspaces/acme"
+        spec = {"name": "Known", "spec": {"modelId": "scripted:hello"}}
+        agent = (await world.call("POST", f"{base}/agents", credential=key, body=spec)).json["id"]
+        made = await world.call("POST", f"{base}/threads", credential=key, body={"agentId": agent})
+        prompt = define_prompt(name="p", model="m", tool_description="x", prompt="x")
+        registry = Registry.of(
+            prompts=[prompt],
+            agents=[define_agent(name=agent, side_a=SideConfig(prompt="p"))],
+            endpoints={"status": define_thread_endpoint(local)},
+            packages=[plain, tea],
+        )
+        world.app.folder = Folder(registry)
+        path = f"{base}/threads/{made.json['id']}"
+        scheduled = await world.call("POST", f"{path}/boil", credential=key)
+        assert scheduled.status == 200, scheduled.body
+        assert (await world.call("GET", f"{path}/status", credential=key)).json == "local"
+        assert (await world.call("GET", f"{path}/tea/boil", credential=key)).status == 404
+        [effect] = (await world.call("GET", f"{path}/effects", credential=key)).json["effects"]
+        assert (effect["id"], effect["name"]) == (scheduled.json, "tea/boil")
 
 
 async def test_thread_of_another_agent_has_no_endpoints(api: Api) -> None:

@@ -111,6 +111,13 @@ MISTAKES: list[tuple[dict[str, str], str]] = [
         'agents/prompts/other.py:2: prompt "other": prompt: includes itself: other → triage → other',
     ),
     (
+        {
+            TRIAGE: prompt("triage", tools='["other"]'),
+            "agents/prompts/other.py": prompt("other", tools='["triage"]'),
+        },
+        'agents/prompts/other.py:2: prompt "other": tools: calls itself: other → triage → other',
+    ),
+    (
         {"agents/agents/tone.py": AGENT.replace('prompt="tone"', 'prompt="tune"')},
         'agents/agents/tone.py:2: agent "tone": side_a.prompt: there is no prompt "tune". Did you mean "tone"?',
     ),

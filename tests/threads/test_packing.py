@@ -157,7 +157,7 @@ HOST: Mapping[str, str] = {
 }
 
 
-@pytest.mark.requirement("thread.package.load", "thread.package.closure")
+@pytest.mark.requirement("thread.package.load", "thread.package.closure", "thread.endpoint.packed")
 async def test_packed_agent_is_installed_and_served(tmp_path: Path) -> None:
     out, site = tmp_path / "out", tmp_path / "site"
     options = ("--out", str(out), "--id", "tea", "--version", "1.2", "--endpoints")

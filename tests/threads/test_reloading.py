@@ -33,6 +33,14 @@ FILES: Mapping[str, str] = {
     "agents/desk.md": "---\nmodel: scripted:desk\ntools: word\n---\nFirst",
     "agents/slow.md": "---\nmodel: scripted:slow\ntools: wait_for_it\n---\nFirst",
     "agents/asking.md": "---\nmodel: scripted:asking\ntools: ask\n---\nFirst",
+    "agents/agents/pinned.py": """
+agent = define_agent(name="pinned", side_a=SideConfig(prompt="pinned", max_steps=5), env={"WHO": "Old"})
+""",
+    "agents/prompts/pinned.py": """
+prompt = define_prompt(
+    name="pinned", model="scripted:asking", tool_description="x", prompt=["First ", PromptEnvPart("WHO")], tools=["ask"]
+)
+""",
     WORD: """
 from ...shared.words import WORD
 
@@ -59,6 +67,13 @@ from ...shared.words import WORD
 @define_tool(effect="idempotent", description="Asks.", confirm="Really?")
 async def ask(state: ThreadState) -> str:
     return WORD
+""",
+    "agents/effects/note.py": """
+from ...shared.words import WORD
+
+@define_effect(description="Notes a word.")
+async def note(state: ThreadState) -> None:
+    await state.set_value("noted", WORD)
 """,
     "agents/api/word.py": """
 from ...shared.words import WORD
@@ -107,6 +122,11 @@ async def test_change_is_taken_by_what_begins_after_it(tmp_path: Path) -> None:
         await logged(server, "reloaded")
         assert await said(api, made) == "Second: new"
         assert (await api.get(f"threads/{made}/word")).json == {"word": "new"}
+        assert (await api.post(f"threads/{made}/effects", {"name": "note"})).status == 201
+        async with asyncio.timeout(WAIT_S):
+            while (noted := await api.get(f"threads/{made}/values/noted")).status == 404:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert noted.json["value"] == "new"
         await logged(server, "the modules of an earlier version")
 
 
@@ -180,21 +200,36 @@ async def test_thread_waits_while_its_agent_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("thread.define.pinned")
-async def test_run_that_continues_keeps_its_model_and_takes_the_rest(tmp_path: Path) -> None:
+async def test_run_that_continues_keeps_its_model_and_rules_and_takes_the_rest(tmp_path: Path) -> None:
     async with reloading(tmp_path) as (server, api):
-        made = await thread(api, "asking")
+        made = await thread(api, "pinned")
         run, asked = await parked(api, made)
-        markdown = "---\nmodel: scripted:asking2\ntools: ask\n---\nSecond"
-        change(tmp_path, {"agents/asking.md": markdown, "shared/words.py": NEW["shared/words.py"]})
-        await logged(server, "reloaded")
+        agent, prompt = "agents/agents/pinned.py", "agents/prompts/pinned.py"
+        new = {
+            agent: FILES[agent].replace("max_steps=5", "max_steps=5, stop_tool='ask'").replace("Old", "New"),
+            prompt: FILES[prompt].replace("First", "Second").replace("scripted:asking", "scripted:asking2"),
+            "shared/words.py": NEW["shared/words.py"],
+        }
+        change(tmp_path, new)
+        await logged(server, " reloaded ")
         await logged(server, "the modules of an earlier version")  # it has left memory
         await approve(api, run, asked)
         await api.events(run)
-        assert (await api.snapshot(run))["finalText"] == "Second: new"
+        assert (await api.snapshot(run))["finalText"] == "Second New: new"
         run, asked = await parked(api, made)
         await approve(api, run, asked)
         await api.events(run)
-        assert (await api.snapshot(run))["finalText"] == "another model"
+        last = await api.snapshot(run)
+        assert (last["status"], last["turns"]) == ("succeeded", 1)  # the new stop tool has ended it
+
+
+async def test_schedules_follow_their_files(tmp_path: Path) -> None:
+    async with reloading(tmp_path) as (server, api):
+        morning = "---\ncron: 0 7 * * *\nagent: desk\n---\nGood morning."
+        change(tmp_path, {"schedules/morning.md": morning})
+        await logged(server, " reloaded ")
+        default = joined(server, api.http, "default")
+        assert [one["name"] for one in (await default.get("schedules")).json["schedules"]] == ["morning"]
 
 
 def test_only_a_folder_can_be_reloaded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from commands import new_secret
+from commands import new_secret, weftline_beside
 from server.kit import Api, Json, check_error, of_type
 from weftline.testing import ServerProcess
 
@@ -360,6 +360,21 @@ async def test_variable_of_the_prompt_that_is_missing_ends_the_run_by_name(tmp_p
             assert (
                 await said(api, await thread(api, "system", env={"WHO": "Ann"})) == "You answer for Ann. Be kind, Ann"
             )
+
+
+async def test_model_may_be_of_a_provider_of_the_configuration(tmp_path: Path) -> None:
+    config = '[providers.mine]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:9/v1"\napi_key = "env:MINE"\n'
+    helper = {
+        "agents/models/own.py": 'model = define_model(name="own", provider="mine", model="large")\n',
+        "agents/helper.md": "---\nmodel: own\n---\nHelp.\n",
+    }
+    folder = str(write(tmp_path / "desk", helper))
+    with ServerProcess(tmp_path, config=config, env={"MINE": "key"}, arguments=(folder,)) as server:
+        async with aiohttp.ClientSession() as http:
+            [agent] = (await joined(server, http, "acme").get("agents")).json["agents"]
+            assert agent["id"] == "helper"
+    doctor = ("doctor", folder, "--db", str(server.db), "--config", str(tmp_path / "config.toml"))
+    assert (await weftline_beside(*doctor)).code == 0
 
 
 async def test_run_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:

@@ -422,6 +422,16 @@ async def test_sides_end_turns_and_the_session_by_calls(api: Api) -> None:
     assert await said(api, await thread(api, "court")) == "Granted."
 
 
+async def test_thread_keeps_the_second_side_as_a_user(api: Api) -> None:
+    """A later session on the thread begins with what both sides have said in the one before."""
+    made = await thread(api, "court")
+    assert await said(api, made) == "Granted."
+    listed = (await api.get(f"threads/{made}/messages?order=asc")).json["messages"]
+    heard = [("user", "hello"), ("assistant", "Go on."), ("user", "The end."), ("assistant", ""), ("user", "No.")]
+    assert [(one["role"], one["content"]) for one in listed if not one.get("silent")][:5] == heard
+    assert await said(api, made) == "Granted."
+
+
 async def test_side_goes_on_after_a_crash(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, arguments=(str(write(tmp_path / "desk", desk().files)),)) as server:
         assert await said_after_crash(server, "mortal") == "A2 Go. | B alive again"

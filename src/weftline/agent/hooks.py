@@ -410,14 +410,22 @@ class ToolError(CallPoint, name="tool_error", kind="shaper", settable=("result",
 
 
 @dataclass(eq=False)
-class ToolAfterSuccess(CallPoint, name="tool_after_success"):
+class ToolAfterSuccess(CallPoint, name="tool_after_success", kind="shaper", settable=("result", "is_error")):
+    """The tool succeeded. With `is_error`, its call has failed all the same."""
+
     result: tuple[UserPart, ...]
+    is_error: bool = False
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(eq=False)
-class ToolAfterFailure(CallPoint, name="tool_after_failure"):
+class ToolAfterFailure(CallPoint, name="tool_after_failure", kind="shaper", settable=("result", "is_error")):
+    """The tool failed. Without `is_error`, its call has succeeded all the same."""
+
     result: tuple[UserPart, ...]
     failure: Failure | None = None
+    is_error: bool = True
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(eq=False)
@@ -427,6 +435,7 @@ class ToolTransform(CallPoint, name="tool_transform", kind="shaper", settable=("
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(eq=False)

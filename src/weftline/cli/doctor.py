@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ async def _examine(
 
     settings = load_config(config) if config is not None else Config()
     options = server_options(settings)
-    file = None if app is None else _code_of(app)
+    file = None if app is None else _code_of(app, [one.name for one in settings.providers])
     pages = Dialer(egress_from(settings.server, origin=settings.path))
     store = open_for_reading(db)
     try:
@@ -77,16 +78,17 @@ async def _examine(
         await pages.aclose()
 
 
-def _code_of(app: str) -> LoadedAgents:
+def _code_of(app: str, providers: Sequence[str]) -> LoadedAgents:
     from weftline.agent.loader import LoadedAgents, load_agents
     from weftline.threads.project import is_project
 
     if not is_project(app):
         return load_agents(app)
     from weftline.providers.catalog import Catalog
-    from weftline.threads.checking import load_project
+    from weftline.threads.checking import load_project, usual_names
 
-    return LoadedAgents(load_project(app).agents(Catalog()), {})
+    project = load_project(app, providers={*usual_names(), *providers})
+    return LoadedAgents(project.agents(Catalog()), {})
 
 
 def _show(found: list[Finding]) -> None:

@@ -1,8 +1,9 @@
 """Reloads a folder of agents while it is served, for `weftline serve desk --reload`.
 
-Its files are looked at twice a second. After a change they are imported and checked as a new generation, in a thread.
-With problems the old generation stays, and the log says why. Otherwise new runs, parked runs and endpoints take the new
-one in one step, while runs in memory keep what they have. The modules of a generation go with its last run.
+Its files are looked at twice a second. After a change, once they stay as they are, they are imported and checked as a
+new generation, in a thread. With problems the old generation stays, and the log says why. Otherwise new runs, parked
+runs and endpoints take the new one in one step, while runs in memory keep what they have. The modules of a generation
+go with its last run.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Reloader:
         self._load = load
         self._base = base
         self._retired: list[Served] = []
-        self._seen = seen
+        self._read = seen
+        """The stamps of the files that were read last."""
+        self._last = seen
+        """Those at the latest look: files are read once they stay as they are, as several are often saved at once."""
 
     async def run(
         self, app: App, tools: AgentTools, catalogs: WorkspaceCatalogs, *, taken: Callable[[Folder], Awaitable[None]]
@@ -84,9 +88,10 @@ class Reloader:
     async def _look(self, app: App, tools: AgentTools, catalogs: WorkspaceCatalogs) -> bool:
         """Returns whether there is a new generation."""
         now = await asyncio.to_thread(stamps, self._root)
-        if now == self._seen:
+        still, self._last = now == self._last, now
+        if now == self._read or not still:
             return False
-        self._seen = now
+        self._read = now
         try:
             new = await asyncio.to_thread(self._load, self._base.copy())
         except WeftlineError as error:

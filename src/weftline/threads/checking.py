@@ -452,6 +452,12 @@ class _Checker:
         }
         for cycle in _cycles(includes):
             self._problem("prompt", cycle[0], "prompt", f"includes itself: {_drawn(cycle)}")
+        calls: dict[str, list[str]] = {}
+        for name, prompt in prompts.items():
+            called = [self.registry.callable(entry) for entry in prompt.entries]
+            calls[name] = [one.name for one in called if isinstance(one, PromptDefinition)]
+        for cycle in _cycles(calls):
+            self._problem("prompt", cycle[0], "tools", f"calls itself: {_drawn(cycle)}")
         for cycle in _cycles({name: list(self._reached(one)) for name, one in self.registry.agents.items()}):
             text = f"can be called in a circle, which only limits end: {_drawn(cycle)}"
             self._warn("agent", cycle[0], "", text)

@@ -35,6 +35,7 @@ from weftline.threads.definitions.prompts import (
     ToolEntry,
     entry_name,
 )
+from weftline.threads.hooks import hooks_of
 from weftline.threads.opening import AgentThreads
 from weftline.threads.packages import is_packed
 from weftline.threads.registry import Registry, is_external
@@ -112,7 +113,11 @@ class Compiler:
             description=description,
             instructions=text_of(prompt, self._registry),
             tools=self._tools(speakers.values()),
-            hooks=[Hook(ContextBuilt, _choose_history), Hook(BeforeModel, _set_request)],
+            hooks=[
+                Hook(ContextBuilt, _choose_history),
+                *hooks_of(self._registry, speakers.values()),
+                Hook(BeforeModel, _set_request),
+            ],
             settings=Settings(reasoning=_level(prompt)),
             fallbacks=fallbacks,
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -17,11 +20,17 @@ from weftline.threads.definitions.agents import AgentDefinition
 from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptDefinition, PromptToolConfig, VariableDefinition
 from weftline.threads.env import Defaults, Env
+from weftline.threads.hooks import CREATED, call_created, created_hooks
 from weftline.threads.registry import Registry
 from weftline.threads.speakers import Speaker
 from weftline.threads.state import LiveThread
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
+
+logger = logging.getLogger(__name__)
+
+BEGIN_S = 10.0
+"""How long the request that creates a thread waits for its hooks."""
 
 
 class Needed(Struct, frozen=True):
@@ -44,6 +53,9 @@ class AgentThreads:
         self._registry = registry
         self._host = host
         self._needed = tuple(needed_by(registry, agent))
+        self._created = [hook for one in [*speakers.values()][:1] for hook in created_hooks(registry, one)]
+        self._beginning: dict[int, asyncio.Task[None]] = {}
+        """By thread: its hooks that are being called."""
 
     @asynccontextmanager
     async def __call__(
@@ -53,6 +65,8 @@ class AgentThreads:
         row = None if known is None else await threads.by_key_and_salt(at, *known)
         if row is None:
             raise NotFound("The run has no thread.")
+        if self._created:
+            await asyncio.shield(self._begun(at, engine, row))
         state = self._opened(at, engine, row, entered, flow_id=run.id)
         try:
             yield state
@@ -97,7 +111,30 @@ class AgentThreads:
             )
 
     async def begin(self, at: Workspaces, engine: Engine, row: ThreadRow) -> None:
-        pass
+        """Calls the hooks for a new thread, and waits for them for at most `BEGIN_S` seconds."""
+        if self._created:
+            await asyncio.wait({self._begun(at, engine, row)}, timeout=BEGIN_S)
+
+    def _begun(self, at: Workspaces, engine: Engine, row: ThreadRow) -> asyncio.Task[None]:
+        """The hooks for a new thread. After a crash the first run of the thread calls them again."""
+        if row.key not in self._beginning:
+            task = asyncio.create_task(self._call_created(at, engine, row), name=f"hooks of thread {row.uuid}")
+            self._beginning[row.key] = task
+            task.add_done_callback(partial(self._forget, row.key))
+        return self._beginning[row.key]
+
+    def _forget(self, thread: int, task: asyncio.Task[None]) -> None:
+        self._beginning.pop(thread, None)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the hooks of a new thread could not be called", exc_info=task.exception())
+
+    async def _call_created(self, at: Workspaces, engine: Engine, row: ThreadRow) -> None:
+        if await threads.is_marked(at, row, CREATED):
+            return
+        state = self._opened(at, engine, row, Entered())
+        await call_created(self._created, state)
+        state.end()
+        await threads.set_mark(at, row, CREATED)
 
 
 def needed_by(registry: Registry, agent: AgentDefinition) -> Iterator[Needed]:

@@ -31,6 +31,7 @@ from weftline.threads.definitions.prompts import (
 
 GROUP = "weftline.packages"
 Tables: TypeAlias = Mapping[Kind, Mapping[str, Any]]
+MAX_ALIAS_CHARS = 64
 CALLABLE: tuple[Kind, ...] = ("tool", "agent", "prompt")
 """What an entry of a prompt's `tools` may name, in the order in which a name is looked up."""
 
@@ -145,6 +146,10 @@ def merged(tables: Tables, packages: Iterable[PackedExports]) -> Merged:
             else:
                 whole = f"{package}/{name}"
                 if kind in CALLABLE:
+                    if len(alias_of(whole)) > MAX_ALIAS_CHARS:
+                        text = f"models would see it as {alias_of(whole)!r}: more than {MAX_ALIAS_CHARS} characters"
+                        found.issues.append(Issue(where, text))
+                        continue
                     twin, owner = aliases.setdefault(alias_of(whole), (whole, package))
                     if owner != package:
                         text = (

@@ -54,7 +54,7 @@ from weftline.workspace import thread_files as files
 from weftline.workspace.context import Workspaces
 from weftline.workspace.thread_messages import said
 from weftline.workspace.thread_search import find_files, grep_files
-from weftline.workspace.thread_state import set_thread_env, set_value, value_of
+from weftline.workspace.thread_state import json_problem, set_thread_env, set_value, value_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -299,6 +299,10 @@ class LiveThread:
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
+        if not isinstance(cast(object, value), str):
+            raise invalid_field("value", f"the variable {name} must be a string.")
+        if cast(object, type) not in (None, "text", "secret"):
+            raise invalid_field("type", "must be 'text' or 'secret'.")
         await set_thread_env(self._at, self._row, name, value, type=type)
 
     async def get_value(self, key: str, /) -> Any:
@@ -307,6 +311,8 @@ class LiveThread:
 
     async def set_value(self, key: str, value: Any, /) -> None:
         self._open()
+        if problem := json_problem(value):
+            raise TypeError(f"{key!r} cannot be kept: {problem}, which has no JSON form")
         await set_value(self._at, self._row.key, key, value)
 
     # Effects
@@ -322,7 +328,9 @@ class LiveThread:
 
     async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
         self._open()
-        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=name))
+        known = None if name is None else self._registry.find("effect", name)
+        wanted = name if known is None else known.name  # one of a package has a longer name
+        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=wanted))
         return [
             ScheduledEffect(
                 id=row.id,

@@ -93,6 +93,20 @@ def as_attachment(value: object) -> AttachmentRef | ToolAttachment:
     return msgspec.convert(value, ToolAttachment if is_new else AttachmentRef)
 
 
+class FunctionCall(Struct, frozen=True, kw_only=True):
+    """The tool that was called; `arguments` are JSON text."""
+
+    name: str
+    arguments: str
+
+
+class HookToolCall(Struct, frozen=True, kw_only=True):
+    """A call, as hooks see it: `call.function.name`."""
+
+    id: str
+    function: FunctionCall
+
+
 class ThreadMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a thread as it is stored. Times are microseconds; `depth` is 0 at the top."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, cast
 
 from msgspec.json import decode
 
@@ -75,6 +77,28 @@ def value_json(key: str, value: Any) -> bytes:
     if len(data) > MAX_VALUE_BYTES:
         raise QuotaExceeded(f"A value has at most {MAX_VALUE_BYTES:,} bytes.", limit="value", max=MAX_VALUE_BYTES)
     return data
+
+
+def json_problem(value: object, path: str = "value", above: tuple[int, ...] = ()) -> str:
+    """Returns which part of a value JSON does not have, with its path, or "" if it has all of it."""
+    if id(value) in above:
+        return f"{path} contains itself"
+    inside = (*above, id(value))
+    if isinstance(value, dict):
+        for key, one in cast("dict[object, object]", value).items():
+            if not isinstance(key, str):
+                return f"{path} has a key that is no string: {key!r}"
+            if problem := json_problem(one, f"{path}.{key}", inside):
+                return problem
+        return ""
+    if isinstance(value, list | tuple):
+        items = enumerate(cast("Sequence[object]", value))
+        return next((found for index, one in items if (found := json_problem(one, f"{path}[{index}]", inside))), "")
+    if isinstance(value, float) and not isfinite(value):
+        return f"{path} is {value}"
+    if value is None or isinstance(value, str | int | float):
+        return ""
+    return f"{path} is of the type {type(value).__name__}"
 
 
 async def set_thread_env(

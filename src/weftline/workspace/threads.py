@@ -137,6 +137,17 @@ async def created_before(at: Workspaces, workspace: int, idempotency: Idempotenc
     return None if earlier is None else _same(idempotency, earlier)
 
 
+async def is_marked(at: Workspaces, row: ThreadRow, mark: str) -> bool:
+    return await at.records.read(threads.under(f"{mark}:{row.uuid}", workspace=row.workspace)) is not None
+
+
+async def set_mark(at: Workspaces, row: ThreadRow, mark: str) -> None:
+    """Notes that something was done for a thread, once."""
+    now = at.clock.now_us()
+    key = f"{mark}:{row.uuid}"
+    await at.records.write(threads.keep_key(key, workspace=row.workspace, digest=BY_NAME, thread=row.key, now=now))
+
+
 async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> ThreadRow:
     """Raises `NotFound`, alike for an unknown id and for a thread of another workspace or agent."""
     row = await at.records.read(threads.by_key(key))

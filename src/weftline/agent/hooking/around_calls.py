@@ -253,7 +253,7 @@ class AroundCalls:
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
             point = points.ToolTransform(
-                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=display_name
+                *_where(call), output.parts, output.is_error, size, object_of(call.args), display_name=display_name
             )
             await self._shape(point)
             parts = parts_of(point.result, before=output.parts, tool=call.name)
@@ -296,11 +296,20 @@ class AroundCalls:
             await self._shape(failed)
             await self._above.shape(failed)
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
+        point: points.ToolAfterFailure | points.ToolAfterSuccess | None = None
         if output.is_error and points.ToolAfterFailure in self._hooks:
-            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=display_name)
-            await self.notify(point)
+            point = points.ToolAfterFailure(
+                *_where(call), output.parts, output.failure, args=object_of(call.args), display_name=display_name
+            )
         elif not output.is_error and points.ToolAfterSuccess in self._hooks:
-            await self.notify(points.ToolAfterSuccess(*_where(call), output.parts, display_name=display_name))
+            point = points.ToolAfterSuccess(
+                *_where(call), output.parts, args=object_of(call.args), display_name=display_name
+            )
+        if point is not None:
+            await self._shape(point)
+            parts = parts_of(point.result, before=output.parts, tool=call.name)
+            failure = output.failure if point.is_error else None
+            output = replace(output, parts=parts, is_error=point.is_error, failure=failure)
         return await self.finished(call, output)
 
     async def unfit(self, call: PendingCall) -> Gated:
