@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
@@ -94,8 +94,10 @@ def _converted(value: Any) -> Any:
     """Takes a result in the thread specification's form for what it says."""
     if inspect.isawaitable(value):
         return _awaited(value)
+    if isinstance(value, Mapping) and ToolResult.is_form(cast("Mapping[Any, Any]", value)):
+        return _converted(ToolResult.of(cast(object, value)))
     if not isinstance(value, ToolResult):
-        return value
+        return cast(Any, value)
     if value.status == "error":
         raise ToolFailed(value.error or prompts.calls.FAILED)
     return value.result
