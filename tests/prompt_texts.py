@@ -95,6 +95,7 @@ CASES = [
     _case(calls.no_fallback, "look", "it needs the approval of a person"),
     _case(calls.fallback_failed, "'currency'"),
     _case(calls.missing_variables, ["KEY", "REGION"]),
+    _case(calls.no_such_attachment, "/attachments/chart.png"),
     _case(calls.in_doubt, "pay"),
     _case(calls.tool_failed, "look", "there was a fire"),
     _case(calls.nobody_to_ask, "Which city?"),

@@ -29,6 +29,10 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     refinement_hint: str = ""
 
 
+ATTACHMENTS = "thread.attachments"
+"""The kind of server data that lists the files of a thread that a result names."""
+
+
 class ServerData(Struct, frozen=True, omit_defaults=True):
     """Data that a call adds to its result and no model ever reads: any JSON, for one audience."""
 

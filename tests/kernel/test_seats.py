@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
 from msgspec.structs import replace
 
 from weftline.kernel.entries import AttemptStarted, CallClosed, FinalForced, How, Limits, RunEnded, TurnCompleted
@@ -19,7 +20,7 @@ from weftline.kernel.seats import (
 )
 from weftline.kernel.state import CallModel, State
 
-from . import laws
+from . import laws, test_machine
 from .histories import bring_to_its_end
 from .world import SEAT_TOOLS, Ask, Fault, Reply, World, call, text
 
@@ -334,3 +335,34 @@ def _first_decides(world: World) -> None:
                 assert strongest.id == head.call
             case _:
                 pass
+
+
+class SeatMachine(test_machine.RunMachine):
+    """Whatever people and machines can do to a run, done to one with seats."""
+
+    @initialize(
+        limits=test_machine.limits, gated=st.booleans(), a=rules, b=rules, most=st.sampled_from([None, 1, 2, 4])
+    )
+    def start(self, limits: Limits, gated: bool, a: SeatRule, b: SeatRule, most: int | None) -> None:
+        """With one side, or with two that have a limit: without one they could talk forever."""
+        seats = limits_of(a, b, most is not None, most or 0, None)
+        self.world = World(replace(limits, seats=seats.seats, max_side_turns=most), gated=gated)
+        self.replayed = State()
+        self.messages = 0
+
+    @precondition(lambda self: self.world.running)
+    @rule(calls=st.lists(tools, min_size=1, max_size=3).map(tuple))
+    def seats_are_ended(self, calls: tuple[Ask, ...]) -> None:
+        self.finish_first(Reply("So.", calls))
+
+    @precondition(lambda self: len(self.world.entries) > 15)
+    @rule()
+    def code_stops_the_run(self) -> None:
+        self.world.stop()
+
+    @rule(seat=st.integers(0, 1))
+    def code_forces_a_turn(self, seat: int) -> None:
+        self.world.force(seat)
+
+
+TestSeatMachine = SeatMachine.TestCase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -41,7 +42,7 @@ from weftline.threads.checking import check_registry
 from weftline.threads.definitions.base import Kind
 
 from .folders import SMALL, read, said, write
-from .test_serving import joined, thread, turns
+from .test_serving import call, joined, thread, turns
 from .test_serving import said as answer
 
 
@@ -231,15 +232,35 @@ async def brew(state: ThreadState) -> dict[str, object]:
         "host": state.host, "agents": state.get_agent_names(),
     }
 
+@define_tool(effect="idempotent", description="Plans.")
+async def plan(state: ThreadState) -> str:
+    id = await state.schedule_effect("remind", {"what": "tea"}, delay_ms=0)
+    [listed] = await state.get_scheduled_effects("remind")
+    return f"{listed.name} {listed.id == id}"
+
+@define_effect(description="Reminds.")
+async def remind(state: ThreadState, what: str) -> None:
+    await state.set_value("reminded", [what, state.get_prompt_names()])
+
 @define_thread_endpoint
 async def status(request, state, params): ...
 
 exports = PackedExports(
-    meta=PackedMeta(package_id="tea", version="1.2", agents=("desk",)),
-    models={"fast": define_model(name="fast", provider="test", model="tea")},
-    prompts={"desk": define_prompt(name="desk", model="fast", tool_description="x", prompt="Sell.", tools=["brew"])},
-    agents={"desk": define_agent(name="desk", side_a=SideConfig(prompt="desk"))},
-    tools={"brew": brew},
+    meta=PackedMeta(package_id="tea", version="1.2", agents=("desk", "planner")),
+    models={
+        "fast": define_model(name="fast", provider="test", model="tea"),
+        "plans": define_model(name="plans", provider="test", model="plans"),
+    },
+    prompts={
+        "desk": define_prompt(name="desk", model="fast", tool_description="x", prompt="Sell.", tools=["brew"]),
+        "planner": define_prompt(name="planner", model="plans", tool_description="x", prompt="Plan.", tools=["plan"]),
+    },
+    agents={
+        "desk": define_agent(name="desk", side_a=SideConfig(prompt="desk")),
+        "planner": define_agent(name="planner", side_a=SideConfig(prompt="planner")),
+    },
+    tools={"brew": brew, "plan": plan},
+    effects={"remind": remind},
     thread_endpoints={"status.get": status},
 )
 """
@@ -287,7 +308,12 @@ def test_package_that_cannot_be_loaded_is_a_problem(
 
 
 FILES: Mapping[str, str] = {
-    "scripts.json": json.dumps({"tea": turns([{"name": "tea__brew", "args": {}}], "{{tool_results.0}}")}),
+    "scripts.json": json.dumps(
+        {
+            "tea": turns(call("tea__brew"), "{{tool_results.0}}"),
+            "plans": turns(call("tea__plan"), "{{tool_results.0}}"),
+        }
+    ),
     "agents/helper.md": "---\nmodel: scripted:tea\n---\nHelp.\n",
     "agents/tools/unseen.py": "@define_tool(effect='read', description='x')\ndef unseen(): ...\n",
 }
@@ -312,10 +338,27 @@ async def http() -> AsyncGenerator[aiohttp.ClientSession]:
 @pytest.mark.requirement("thread.package.load", "thread.package.visibility")
 async def test_agent_of_a_package_is_served(serving: ServerProcess, http: aiohttp.ClientSession) -> None:
     api = joined(serving, http, "acme")
-    assert [one["id"] for one in (await api.get("agents")).json["agents"]] == ["helper", "tea__desk"]
+    assert [one["id"] for one in (await api.get("agents")).json["agents"]] == [
+        "helper",
+        "tea__desk",
+        "tea__planner",
+    ]
     for name in ("tea__desk", "tea/desk"):
         assert json.loads(await answer(api, await thread(api, name))) == {
-            "tools": ["LiveThread", ["tea/desk"], "tea/desk"],
+            "tools": ["LiveThread", ["tea/desk", "tea/planner"], "tea/desk"],
             "host": None,
-            "agents": ["tea/desk"],
+            "agents": ["tea/desk", "tea/planner"],
         }
+
+
+@pytest.mark.requirement("thread.package.visibility")
+async def test_code_of_a_package_schedules_its_effects_by_their_own_names(
+    serving: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    api = joined(serving, http, "acme")
+    made = await thread(api, "tea/planner")
+    assert await answer(api, made) == "tea/remind True"
+    async with asyncio.timeout(120):
+        while (kept := await api.get(f"threads/{made}/values/reminded")).status == 404:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert kept.json["value"] == ["tea", ["tea/desk", "tea/planner"]]

@@ -68,6 +68,13 @@ from ...shared.words import WORD
 async def ask(state: ThreadState) -> str:
     return WORD
 """,
+    "agents/effects/note.py": """
+from ...shared.words import WORD
+
+@define_effect(description="Notes a word.")
+async def note(state: ThreadState) -> None:
+    await state.set_value("noted", WORD)
+""",
     "agents/api/word.py": """
 from ...shared.words import WORD
 
@@ -115,6 +122,11 @@ async def test_change_is_taken_by_what_begins_after_it(tmp_path: Path) -> None:
         await logged(server, "reloaded")
         assert await said(api, made) == "Second: new"
         assert (await api.get(f"threads/{made}/word")).json == {"word": "new"}
+        assert (await api.post(f"threads/{made}/effects", {"name": "note"})).status == 201
+        async with asyncio.timeout(WAIT_S):
+            while (noted := await api.get(f"threads/{made}/values/noted")).status == 404:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert noted.json["value"] == "new"
         await logged(server, "the modules of an earlier version")
 
 

@@ -196,6 +196,10 @@ def missing_variables(names: Sequence[str]) -> str:
     return f"The tool cannot run: nothing gives a value to {', '.join(names)}."
 
 
+def no_such_attachment(path: str) -> str:
+    return f"The tool's result names the file {path}, which does not exist."
+
+
 def in_doubt(tool: str) -> str:
     return (
         f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.failure import Hint
+from weftline.failure import ATTACHMENTS, Hint
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
@@ -466,7 +466,8 @@ class Conversation(Struct, eq=False, gc=False):
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
         self.size += size if visible is closed.parts else output_bytes(visible)
         if self.kept is not None and self.sides.side == "a":
-            self.kept.result(turn.results[head.index], turn=head.turn, index=head.index)
+            files = [one.data for one in closed.server_data if one.kind == ATTACHMENTS]
+            self.kept.result(turn.results[head.index], turn=head.turn, index=head.index, files=files)
         if (results := turn.all_results) is not None:
             self._add(results, 0, keep=False)  # counted, and kept, one by one
             self.by_id |= dict.fromkeys([f"_{head.turn}_{index}" for index in turn.results], results)

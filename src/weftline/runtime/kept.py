@@ -6,6 +6,9 @@ is listed as while it is given stays its id. Results are rows of their own, in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -69,11 +72,21 @@ class KeptMessages(Struct, eq=False, gc=False):
             message = bodies.encode(Assistant((Text(text),)))
             self._new.append(KeptMessage(f"_{turn}", "assistant", message, 0, status="failed"))
 
-    def result(self, result: ToolResult, *, turn: int, index: int) -> None:
+    def result(self, result: ToolResult, *, turn: int, index: int, files: Sequence[Any] = ()) -> None:
+        """Adds a result. `files` has the list of those that it names, if it names any."""
         message = bodies.encode(ToolResults((result,)))
         status = "error" if result.is_error else "success"
         self._new.append(
-            KeptMessage(f"_{turn}_{index}", "tool", message, 0, tool_status=status, asked_by=f"_{turn}", place=index)
+            KeptMessage(
+                f"_{turn}_{index}",
+                "tool",
+                message,
+                0,
+                tool_status=status,
+                asked_by=f"_{turn}",
+                place=index,
+                metadata=bodies.encode({"attachments": files[0]}).decode() if files else "{}",
+            )
         )
 
 

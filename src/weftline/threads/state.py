@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec.json import decode
 from msgspec.structs import asdict
 
+from weftline import prompts
 from weftline.agent.context import Entered
 from weftline.errors import Conflict, NotFound, invalid_field
 from weftline.runtime import thread_messages as messages
@@ -46,6 +47,7 @@ from weftline.threads.thread import (
     ScheduledEffect,
     SubagentRegistryEntry,
     ThreadMessage,
+    ToolAttachment,
 )
 from weftline.workspace import thread_effects as effects
 from weftline.workspace import thread_files as files
@@ -95,6 +97,8 @@ class LiveThread:
         self._created = 0
         """How many things the call has created."""
         self._over = False
+        self.attachments: list[AttachmentRef | ToolAttachment] = []
+        """Those of the result that a tool has returned."""
         self.options: Mapping[str, Any] = {}
         """The static options of a tool's entry in its prompt."""
 
@@ -120,7 +124,7 @@ class LiveThread:
             state._host = None if package else self._host  # no package can rely on what a host has
         state._key, state._created, state._caller = key, 0, caller
         state.options = options or {}
-        state._entry = env or {}
+        state._entry, state.attachments = env or {}, []
         try:
             yield state
         finally:
@@ -295,6 +299,10 @@ class LiveThread:
 
     async def set_env(self, name: str, value: str, /, *, type: EnvType | None = None) -> None:
         self._open()
+        if not isinstance(cast(object, value), str):
+            raise invalid_field("value", f"the variable {name} must be a string.")
+        if cast(object, type) not in (None, "text", "secret"):
+            raise invalid_field("type", "must be 'text' or 'secret'.")
         await set_thread_env(self._at, self._row, name, value, type=type)
 
     async def get_value(self, key: str, /) -> Any:
@@ -320,7 +328,9 @@ class LiveThread:
 
     async def get_scheduled_effects(self, name: str | None = None, /) -> list[ScheduledEffect]:
         self._open()
-        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=name))
+        known = None if name is None else self._registry.find("effect", name)
+        wanted = name if known is None else known.name  # one of a package has a longer name
+        rows = await effects.page(self._at, EffectFilter(thread=self._row.key, name=wanted))
         return [
             ScheduledEffect(
                 id=row.id,
@@ -424,6 +434,30 @@ class LiveThread:
         self._open()
         found = await find_files(self._at, self._row, pattern)
         return FindResult(paths=tuple(found), total=len(found))
+
+    async def attached(self) -> list[AttachmentRef]:
+        """Writes what is new of `attachments`, and returns all of them as files of the thread.
+
+        Raises `NotFound` for one that refers to a file that does not exist.
+        """
+        found: list[AttachmentRef] = []
+        for one in self.attachments:
+            if isinstance(one, ToolAttachment):
+                made = await files.attach(self._at, self._row, one.name, one.data, mime_type=one.mime_type)
+                found.append(AttachmentRef(path=made.path, name=one.name, mime_type=made.mime_type))
+                continue
+            known = await files.stat(self._at, self._row, one.path)
+            if known is None or known.is_folder:
+                raise NotFound(prompts.calls.no_such_attachment(one.path))
+            given = AttachmentRef(
+                path=known.path,
+                name=one.name or known.name,
+                mime_type=one.mime_type or known.mime_type,
+                width=one.width or known.width,
+                height=one.height or known.height,
+            )
+            found.append(given)
+        return found
 
     async def get_file_thumbnail(self, path: str, /) -> bytes | None:
         self._open()

@@ -73,7 +73,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
             fields = dict(given)
             files = cast("Sequence[object]", fields.pop("attachments", ()))
             result = msgspec.convert(fields, cls)
-            return msgspec.structs.replace(result, attachments=tuple([_attachment(one) for one in files]))
+            return msgspec.structs.replace(result, attachments=tuple([as_attachment(one) for one in files]))
         if given.keys() == {"content"} and isinstance(given["content"], list):
             warnings.warn("results with content are deprecated: return the text", DeprecationWarning, stacklevel=2)
             parts = cast("list[Mapping[str, object]]", given["content"])
@@ -83,7 +83,8 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def _attachment(value: object) -> AttachmentRef | ToolAttachment:
+def as_attachment(value: object) -> AttachmentRef | ToolAttachment:
+    """Reads an attachment of a result: a path, or the fields of either form."""
     if isinstance(value, AttachmentRef | ToolAttachment):
         return value
     if isinstance(value, str):

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, to_builtins
 from msgspec.json import decode
 
 from weftline import prompts
 from weftline.agent.definition import Definition
 from weftline.agent.subagents import Subagent
+from weftline.errors import InvalidRequest, NotFound, QuotaExceeded
+from weftline.failure import ATTACHMENTS, ServerData
 from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import ChildEnd
 from weftline.text.canonical import canonical_value
@@ -22,7 +24,7 @@ from weftline.threads.definitions.handlers import ToolDefinition
 from weftline.threads.definitions.prompts import PromptDefinition, PromptToolConfig, SubpromptConfig
 from weftline.threads.packages import package_of
 from weftline.threads.state import BlockingThread, LiveThread
-from weftline.threads.thread import ToolResult
+from weftline.threads.thread import ToolResult, as_attachment
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.checking import checked_args
 from weftline.tools.function import FunctionTool
@@ -73,9 +75,18 @@ class ThreadTool(FunctionTool[..., Any, Any]):
                 return ToolOutput.of(prompts.calls.missing_variables(missing), is_error=True)
             context.deps = state
             try:
-                return await super().invoke(args, context)
+                output = await super().invoke(args, context)
+                if not state.attachments or output.is_error:
+                    return output
+                listed = [to_builtins(one) for one in await state.attached()]
+            except (NotFound, InvalidRequest, QuotaExceeded) as error:
+                if not state.attachments:
+                    raise
+                return ToolOutput.of(error.message, is_error=True)
             finally:
                 context.deps = thread
+            context.server_data.append(ServerData(ATTACHMENTS, listed))
+            return output
 
     def _given(self, context: ToolContext[Any]) -> object:
         state = context.deps
@@ -85,24 +96,25 @@ class ThreadTool(FunctionTool[..., Any, Any]):
         if self.definition.args is not None and fn is self._fn:
             given = self.definition.args(**self.parameters.keywords(args))
             state = self._given(context)
-            return lambda: _converted(fn(state, given))
+            return lambda: _converted(fn(state, given), context.deps)
         call = super()._bound(fn, args, context)
-        return lambda: _converted(call())
+        return lambda: _converted(call(), context.deps)
 
 
-def _converted(value: Any) -> Any:
+def _converted(value: Any, state: LiveThread) -> Any:
     """Takes a result in the thread specification's form for what it says."""
     if inspect.isawaitable(value):
-        return _awaited(value)
+        return _awaited(value, state)
     if not isinstance(value, ToolResult):
         return value
     if value.status == "error":
         raise ToolFailed(value.error or prompts.calls.FAILED)
+    state.attachments += [as_attachment(one) for one in value.attachments]
     return value.result
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return _converted(await value)
+async def _awaited(value: Awaitable[Any], state: LiveThread) -> Any:
+    return _converted(await value, state)
 
 
 _MESSAGE = "message"

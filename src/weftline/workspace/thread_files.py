@@ -114,10 +114,17 @@ _NOTHING = About()
 
 
 async def write(
-    at: Workspaces, thread: ThreadRow, path: str, data: bytes | AsyncIterable[bytes], *, about: About = _NOTHING
+    at: Workspaces,
+    thread: ThreadRow,
+    path: str,
+    data: bytes | AsyncIterable[bytes],
+    *,
+    about: About = _NOTHING,
+    replaces: bool = True,
 ) -> FileRow:
     """Writes a file, in place of an earlier one, and the folders above it. It is durable on return.
 
+    Unless it `replaces`, an earlier file with other content is left as it is, which raises `Conflict` too.
     Raises `InvalidRequest`, `Conflict` if a folder is there or a file is on the way, and `QuotaExceeded`.
     """
     place = place_of(path)
@@ -133,6 +140,9 @@ async def write(
 
         def query() -> Query[FileRow]:
             content = yield from upload.finish()
+            before = None if replaces else (yield from _find(thread.key, place))
+            if before is not None and before.content != content:
+                raise Conflict(f"{place.path} is another file.")
             now = at.clock.now_us()
             linked = replace(file, content=content, size=upload.size, created_at=now)
             return (yield from link(at, thread, linked, thumbnail=about.thumbnail, released=released))
@@ -327,6 +337,23 @@ async def thumbnail(at: Workspaces, thread: ThreadRow, path: str) -> bytes | Non
 async def totals(at: Workspaces, thread: ThreadRow) -> Stored:
     """The number and size of all files of a thread."""
     return await at.records.read(rows.totals(thread.key), heavy=True)
+
+
+async def attach(at: Workspaces, thread: ThreadRow, name: str, data: bytes, *, mime_type: str) -> FileRow:
+    """Writes a file of this name below `/attachments`, with a number if there is another one."""
+    place = place_of(f"{ATTACHMENTS}/{name}")
+    if place.folder != ATTACHMENTS:
+        raise invalid_field("name", "must be the name of a file.")
+    stem, dot, suffix = place.name.rpartition(".")
+    for number in range(1, at.files.thread_files + 2):
+        numbered = f"{stem}-{number}.{suffix}" if stem and dot else f"{place.name}-{number}"
+        path = joined(ATTACHMENTS, place.name if number == 1 else numbered)
+        try:
+            return await write(at, thread, path, data, about=About(mime_type=mime_type), replaces=False)
+        except Conflict as error:
+            if error.code != "conflict":
+                raise
+    raise Conflict(f"There are too many files like {place.path}.")
 
 
 # Parts

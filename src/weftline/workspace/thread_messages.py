@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.json import decode, encode
 
 from weftline.errors import StoreError
@@ -93,6 +93,7 @@ def said(row: MessageRow, *, log_id: str | None = None, created_at: int = 0) -> 
             )
         case ToolResults(results):
             failed = any(one.is_error for one in results)
+            files = convert(metadata.pop("attachments", []), tuple[MessageFile, ...])
             return Said(
                 **base,
                 role="tool",
@@ -100,7 +101,7 @@ def said(row: MessageRow, *, log_id: str | None = None, created_at: int = 0) -> 
                 name=results[0].name if results else "",
                 tool_call_id=results[0].id if results else "",
                 tool_status="error" if failed else "success",
-                attachments=tuple([file for one in results for file in _attachments(one.parts)]),
+                attachments=(*files, *[file for one in results for file in _attachments(one.parts)]),
             )
 
 
