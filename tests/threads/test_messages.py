@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
@@ -13,7 +14,10 @@ import aiohttp
 import pytest
 
 from server.kit import Api, check_error
-from weftline.testing import ServerProcess
+from weftline import Agent, Engine, Limits, RunFailed
+from weftline.store.records.thread_messages import MessageFilter, MessageRow
+from weftline.testing import ScriptedModel, ServerProcess
+from weftline.workspace.thread_messages import said as message_said
 
 from .folders import write
 from .test_serving import call, joined, said, thread, turns
@@ -256,3 +260,33 @@ async def test_edits_in_a_run_survive_a_kill(tmp_path: Path, agent: str, answer:
             assert await api.snapshot(before) == ended
             users = [one["content"] for one in await listed(api, made) if one["role"] == "user"]
             assert " | ".join(users) == answer
+
+
+@pytest.mark.requirement("thread.message.streaming")
+async def test_answer_is_listed_while_it_is_given_under_the_id_that_it_keeps() -> None:
+    whole: dict[str, Any] = {"deltas": ["One, ", "two, ", "three."], "delay_ms": 300}
+    cut: dict[str, Any] = {
+        "deltas": ["Half ", "of ", "it"],
+        "delay_ms": 300,
+        "error": {"class": "auth", "message": "no"},
+    }
+    agent = Agent(ScriptedModel([whole]), limits=Limits(max_retries=0))
+    async with asyncio.timeout(60), Engine() as engine:
+        host, key = await engine.runtime(), await engine.thread("t").key()
+        for turn, status, text in ((whole, "completed", "One, two, three."), (cut, "failed", "Half of it")):
+            with agent.override(model=ScriptedModel([turn])):
+                run = await engine.start(agent, "Go.", thread="t")
+            listed: list[MessageRow] = []
+            async for _ in run.text():
+                rows, total = await host.messages.page(MessageFilter(thread=key, newest_first=True, limit=2))
+                assert total % 2 == 0 and [(one.status, one.asked_by) for one in rows][1:] == [("completed", None)]
+                listed.append(rows[0])
+                if len(listed) == 2:
+                    break
+            assert listed[0].status == "pending" and len({one.name for one in listed}) == 1
+            with suppress(RunFailed):
+                await run.result()
+            row = await host.messages.one(key, listed[0].name)
+            assert row is not None and (row.status, message_said(row).content) == (status, text)
+            said_so_far = [message_said(one).content for one in listed]
+            assert all(later.startswith(earlier) for earlier, later in itertools.pairwise([*said_so_far, text]))

@@ -39,6 +39,7 @@ SCRIPTS = {
     "needs": turns(call("needs_key"), "{{tool_results.0}}"),
     "resulting": turns(call("results", how="error"), call("results", how="success"), "{{tool_results.0}}"),
     "listing": turns(call("lists"), "{{tool_results.0}}"),
+    "forming": turns(call("forms", how="now"), call("forms", how="before"), "{{tool_results.0}}"),
     "lately": turns(call("late"), call("late"), "{{tool_results.0}}"),
     "die": turns(call("count", by=5), call("die_once"), "{{tool_results.0}}"),
 }
@@ -111,6 +112,14 @@ async def lists(state: ThreadState) -> list[object]:
     first = one.messages[0]
     assert await state.get_message(first.id) == first and whole.messages[0].created_at > 0
     return [whole.total + 1, [one.role for one in whole.messages], [first.role], await state.get_message("msg_no")]
+""",
+    "agents/tools/forms.py": """
+@define_tool(effect="read")
+async def forms(state: ThreadState, how: str) -> object:
+    '''Returns a result as a mapping.'''
+    if how == "now":
+        return {"status": "error", "error": "no such thing"}
+    return {"content": [{"type": "text", "text": "as before"}]}
 """,
     "agents/tools/late.py": """
 from ...shared import kept
@@ -325,6 +334,12 @@ async def test_result_may_have_the_specifications_form(api: Api) -> None:
     run = await api.send(made)
     results = of_type(await api.events(run), "tool_result")
     assert [(one["result"], one["ok"]) for one in results] == [("no such order", False), ("found", True)]
+
+
+async def test_result_may_be_a_mapping_in_either_form(api: Api) -> None:
+    run = await api.send(await thread(api, "forming"))
+    results = of_type(await api.events(run), "tool_result")
+    assert [(one["result"], one["ok"]) for one in results] == [("no such thing", False), ("as before", True)]
 
 
 async def test_state_is_over_with_its_call(api: Api) -> None:

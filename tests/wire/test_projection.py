@@ -62,6 +62,7 @@ INTERNAL = {
     *("output.accepted", "results.over_budget", "call.asked", "call.gated", "child.waits", "await.passed"),
     *("message.queued", "cancel.requested", "timer.fired", "context.measured", "compaction.started"),
     *("compaction.failed", "budget.refused", "cap.reached", "run.unattended", "deploy.adopted"),
+    *("messages.edited", "seat.taken", "seat.closing", "seat.asked_on", "seat.forced", "run.stopped"),
 }
 """Entries that clients do not see."""
 

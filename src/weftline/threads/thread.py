@@ -58,6 +58,13 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Files of the thread, or `ToolAttachment`s, which become some."""
 
     @classmethod
+    def is_form(cls, value: Mapping[Any, Any]) -> bool:
+        """Returns True if a mapping is a result, in the present form or in the old one."""
+        if value.get("status") in ("success", "error"):
+            return value.keys() <= set(cls.__struct_fields__)
+        return set(value) == {"content"} and isinstance(value["content"], list)
+
+    @classmethod
     def of(cls, value: object) -> ToolResult:
         """Returns what a tool's function has returned as a result: text as it is, anything else as JSON.
 
@@ -69,12 +76,12 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if isinstance(value, ToolResult):
             return value
         given: Mapping[str, object] = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-        if given.get("status") in ("success", "error") and given.keys() <= set(cls.__struct_fields__):
+        if "status" in given and cls.is_form(given):
             fields = dict(given)
             files = cast("Sequence[object]", fields.pop("attachments", ()))
             result = msgspec.convert(fields, cls)
             return msgspec.structs.replace(result, attachments=tuple([as_attachment(one) for one in files]))
-        if given.keys() == {"content"} and isinstance(given["content"], list):
+        if cls.is_form(given):
             warnings.warn("results with content are deprecated: return the text", DeprecationWarning, stacklevel=2)
             parts = cast("list[Mapping[str, object]]", given["content"])
             return cls(result="\n".join([str(one.get("text", "")) for one in parts]))

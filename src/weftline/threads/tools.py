@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw, to_builtins
@@ -105,8 +105,10 @@ def _converted(value: Any, state: LiveThread) -> Any:
     """Takes a result in the thread specification's form for what it says."""
     if inspect.isawaitable(value):
         return _awaited(value, state)
+    if isinstance(value, Mapping) and ToolResult.is_form(cast("Mapping[Any, Any]", value)):
+        return _converted(ToolResult.of(cast(object, value)), state)
     if not isinstance(value, ToolResult):
-        return value
+        return cast(Any, value)
     if value.status == "error":
         raise ToolFailed(value.error or prompts.calls.FAILED)
     state.attachments += [as_attachment(one) for one in value.attachments]
