@@ -26,6 +26,7 @@ from .test_effects import POINTS as EFFECT_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 from .test_policies import POINTS as POLICY_POINTS
+from .test_seats import POINTS as SEAT_POINTS
 from .test_threads import POINTS as THREAD_POINTS
 
 
@@ -115,6 +116,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *DEPLOY_POINTS,
         *EFFECT_POINTS,
         *POLICY_POINTS,
+        *SEAT_POINTS,
         *THREAD_POINTS,
         *CLOSING,
     ]

@@ -62,9 +62,7 @@ async def halt(state: ThreadState) -> str:
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_two_sided_run_goes_on_after_kill_at(point: str, tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, arguments=(str(write(tmp_path / "desk", FILES)),))
-    try:
-        server.start()
+    with ServerProcess(tmp_path, arguments=(str(write(tmp_path / "desk", FILES)),)) as server:
         key = new_secret(server.db, "acme", name="test")
         assert server.terminate() == 0
         server.start(env={"WEFTLINE_CRASH": point})
@@ -75,12 +73,9 @@ async def test_two_sided_run_goes_on_after_kill_at(point: str, tmp_path: Path) -
                 await api.post("agent-runs", body, headers=once)
             assert await asyncio.to_thread(server.wait) < 0
             server.start()
-            api = Api(http, server.url, "acme", key)
             run = (await api.post("agent-runs", body, headers=once)).json["runId"]
             frames = await api.events(run)
-        said = [frame["text"] for frame in of_type(frames, "assistant_message") if frame["text"]]
-        assert said == ["I think.", "I still think.", "I have thought.", "Once more."]
-        assert [frame["name"] for frame in of_type(frames, "tool_result")] == ["again", "halt"]
-        assert [frame.type for frame in frames if frame.type in ("result", "error", "cancelled")] == ["result"]
-    finally:
-        server.kill()
+    said = [frame["text"] for frame in of_type(frames, "assistant_message") if frame["text"]]
+    assert said == ["I think.", "I still think.", "I have thought.", "Once more."]
+    assert [frame["name"] for frame in of_type(frames, "tool_result")] == ["again", "halt"]
+    assert [frame.type for frame in frames if frame.type in ("result", "error", "cancelled")] == ["result"]

@@ -14,9 +14,11 @@ from .auth.worlds import new_world
 
 BY_APP = {"budgets", "credentials", "providers"}
 """What the app itself passes on."""
+OF_FOLDERS = {"effects"}
+"""Only who serves a folder listens to these."""
 
 
 async def test_every_kind_of_change_reaches_somebody(tmp_path: Path) -> None:
     async with new_world(tmp_path / "store") as world:
         attach(world.app, dialer=Dialer(egress_from({})), webhook_retry_s=())
-        assert {*world.app.listeners, *BY_APP} == {*get_args(ChangeKind)}
+        assert {*world.app.listeners, *BY_APP} == {*get_args(ChangeKind)} - OF_FOLDERS

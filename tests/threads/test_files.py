@@ -212,7 +212,7 @@ async def test_bad_description_is_refused(state: LiveThread, about: dict[str, An
     with pytest.raises(InvalidRequest, match=words):
         await state.write_file("/a", b"x", **about)
     for bad in ("text", "text/html\r\nX-Evil: 1", "a/" + "b" * 300, "text/plain;\n", "é/x"):
-        with pytest.raises(InvalidRequest, match="mimeType: must be a media type"):
+        with pytest.raises(InvalidRequest, match="mime_type: must be a media type"):
             await state.write_file("/a", b"x", bad)
     assert await state.stat_file("/a") is None
 

@@ -15,6 +15,7 @@ from weftline.cases.base import Cursor, Host, Limit, find_thread, require_accept
 from weftline.errors import NotFound, invalid_field
 from weftline.store.records.thread_files import FileRow
 from weftline.store.records.threads import ThreadRow
+from weftline.wire.errors import client_names
 from weftline.wire.models import Part
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.work.heavy import off_loop
@@ -148,10 +149,12 @@ async def write(on: Host, by: Principal, thread: ThreadRow, path: str, fields: F
         thumbnail=None if fields.thumbnail is None else await _decoded("thumbnail", fields.thumbnail),
     )
     if fields.location is not None:
-        made = await files.register(on.workspaces, thread, path, fields.location, fields.size, about=about)
+        with client_names():
+            made = await files.register(on.workspaces, thread, path, fields.location, fields.size, about=about)
     else:
         data = await _decoded("data", fields.data or "")
-        made = await files.write(on.workspaces, thread, path, data, about=about)
+        with client_names():
+            made = await files.write(on.workspaces, thread, path, data, about=about)
     return shown(made)
 
 

@@ -322,7 +322,7 @@ class ThreadMessages:
 
 
 def _keep(thread: int, new: KeptMessage) -> Query[None]:
-    yield from thread_messages.keep(thread, [new], [(new.message, None)], run=0, format=FORMAT)
+    yield from thread_messages.keep(thread, [(new, (new.message, None))], run=0, format=FORMAT)
 
 
 def _edited(edits: Sequence[MessageEdit]) -> Query[None]:

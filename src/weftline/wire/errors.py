@@ -64,6 +64,8 @@ _FIELDS: Final = {one.name: one.wire for one in fields_of(RunSpec)} | {
     "base_url": "baseUrl",
     "catch_up": "catchUp",
     "client_credentials": "allowsClientCredentials",
+    "delay_ms": "delayMs",
+    "mime_type": "mimeType",
     "redirect_uris": "redirectUris",
     "scopes": "allowedScopes",
     "stop": "stopSequences",

@@ -71,7 +71,7 @@ async def schedule(
 def check_delay(delay_ms: object) -> None:
     """Raises `InvalidRequest` for what is not a number of milliseconds."""
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, int) or not 0 <= delay_ms <= MAX_DELAY_MS:
-        raise invalid_field("delayMs", f"must be a whole number of milliseconds from 0 to {MAX_DELAY_MS}.")
+        raise invalid_field("delay_ms", f"must be a whole number of milliseconds from 0 to {MAX_DELAY_MS}.")
 
 
 async def page(at: Workspaces, wanted: EffectFilter) -> list[EffectRow]:

@@ -185,7 +185,7 @@ def described(place: Place, about: About) -> FileRow:
         )
     mime_type = about.mime_type or guessed(place.name) or _BYTES
     if len(mime_type) > MAX_NAME_BYTES or not _MIME_TYPE.fullmatch(mime_type):
-        raise invalid_field("mimeType", "must be a media type, such as text/plain.")
+        raise invalid_field("mime_type", "must be a media type, such as text/plain.")
     return FileRow(
         folder=place.folder,
         name=place.name,

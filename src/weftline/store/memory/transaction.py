@@ -105,8 +105,8 @@ def _change_records(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
         if write.seated is not None:
             disk.query(thread_queues.seat(*write.seated))
         if write.keeps is not None and write.kept:
-            contents = [(one.message, None) for one in write.kept]
-            disk.query(thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
+            kept = [(one, (one.message, None)) for one in write.kept]
+            disk.query(thread_messages.keep(write.keeps, kept, run=write.key, format=write.format))
         for change in write.edits:
             disk.query(thread_messages.edit(change))
         events = events_of(write)

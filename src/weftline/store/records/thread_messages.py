@@ -79,12 +79,12 @@ class MessageFilter(Struct, frozen=True, kw_only=True):
 
 
 def keep(
-    thread: int, kept: Sequence[KeptMessage], contents: Sequence[StoredMessage], *, run: int, format: int
+    thread: int, kept: Sequence[tuple[KeptMessage, StoredMessage]], *, run: int, format: int
 ) -> Query[None]:
     """Adds the messages of a run that goes on."""
     row = yield from one(_LAST, thread)
     last = 0 if row is None else row[0]
-    for pos, (new, (message, size)) in enumerate(zip(kept, contents, strict=True), last + 1):
+    for pos, (new, (message, size)) in enumerate(kept, last + 1):
         yield Statement(
             _KEEP,
             (

@@ -48,7 +48,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
             run_query(db, thread_queues.seat(*write.seated))
         if write.keeps is not None and write.kept:
             contents = pieces.split_messages(db, [one.message for one in write.kept], run=write.key)
-            run_query(db, thread_messages.keep(write.keeps, write.kept, contents, run=write.key, format=write.format))
+            kept = list(zip(write.kept, contents, strict=True))
+            run_query(db, thread_messages.keep(write.keeps, kept, run=write.key, format=write.format))
         for change in write.edits:
             run_query(db, thread_messages.edit(change))
     _add_deliveries(db, accepted)

@@ -35,6 +35,16 @@ async def whoever_raises_a_limit_answers_for_the_runs_that_wait(bench: Bench) ->
         await bench.ended(run)
 
 
+async def looking_again_at_code_leaves_runs_alone_that_have_theirs(bench: Bench) -> None:
+    waiting = await bench.run("ask")
+    (offer,) = await bench.offers(waiting)
+    before = await bench.lines(waiting)
+    await bench.engine.code_changed()
+    assert await bench.lines(waiting) == before
+    await bench.engine.answer(waiting.key, offer, ToolOutput.of("yes"))
+    await bench.ended(waiting)
+
+
 async def limit_tokens(bench: Bench, amount: int, *, recorded: str = "ann", by: str = "ann") -> None:
     workspace = await bench.workspace()
     limits = [Limit("tokens", amount, "total", "ask")]
@@ -147,6 +157,7 @@ def _takes(require: Callable[[], None]) -> bool:
 CHECKS: tuple[Check, ...] = (
     changed_limits_apply_at_once_and_runs_that_wait_for_them_continue,
     whoever_raises_a_limit_answers_for_the_runs_that_wait,
+    looking_again_at_code_leaves_runs_alone_that_have_theirs,
     logs_are_removed_above_a_key,
     the_logs_of_old_runs_are_removed_for_followers_too,
     requests_are_refused_while_the_store_refuses_writes,
