@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,7 +22,7 @@ POINTS = [
     for side in ("before", "after")
 ]
 A = {"turns": [{"text": "I think."}, {"text": "I still think."}, {"text": "I have thought."}]}
-B = {
+B: dict[str, Any] = {
     "turns": [
         *([{"text": "unused"}] * 3),
         {"tool_calls": [{"name": "again", "args": {}}]},

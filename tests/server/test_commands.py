@@ -199,7 +199,9 @@ def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> N
     assert not (tmp_path / "nowhere").exists(), "a flag wins over the variable"
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"chat", "check", "completion", "info", "init", "pack", "salvage"}))
+@pytest.mark.parametrize(
+    "name", sorted(COMMANDS.keys() - {"chat", "check", "completion", "info", "init", "pack", "salvage"})
+)
 def test_every_command_that_has_a_store_has_the_same_default(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None

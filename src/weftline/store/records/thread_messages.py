@@ -78,9 +78,7 @@ class MessageFilter(Struct, frozen=True, kw_only=True):
     max_depth: int | None = None
 
 
-def keep(
-    thread: int, kept: Sequence[tuple[KeptMessage, StoredMessage]], *, run: int, format: int
-) -> Query[None]:
+def keep(thread: int, kept: Sequence[tuple[KeptMessage, StoredMessage]], *, run: int, format: int) -> Query[None]:
     """Adds the messages of a run that goes on."""
     row = yield from one(_LAST, thread)
     last = 0 if row is None else row[0]
