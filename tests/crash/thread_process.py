@@ -20,6 +20,8 @@ engines: list[Engine] = []
 @tool(effect="idempotent")
 async def note(context: ToolContext) -> str:
     """Notes something, and changes the question."""
+    while not engines:  # noqa: ASYNC110  a run goes on while its engine still opens
+        await asyncio.sleep(0.001)
     host, thread = await engines[-1].runtime(), await engines[-1].thread("t").key()
     await host.messages.inject(thread, NewMessage(text="Noted.", origin=context.idempotency_key))
     rows, _ = await host.messages.page(MessageFilter(thread=thread))

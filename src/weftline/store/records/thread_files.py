@@ -163,10 +163,13 @@ def use(
     if not files and not bytes:
         return True
     row = yield from one(
-        "INSERT INTO file_use (workspace, thread, files, bytes) SELECT $1, $2, $3, $4"
-        " WHERE ($3 <= 0 OR $3 <= $5) AND ($4 <= 0 OR $4 <= $6)"
-        " ON CONFLICT (workspace, thread) DO UPDATE SET files = file_use.files + $3, bytes = file_use.bytes + $4"
-        " WHERE ($3 <= 0 OR file_use.files + $3 <= $5) AND ($4 <= 0 OR file_use.bytes + $4 <= $6) RETURNING files",
+        "INSERT INTO file_use (workspace, thread, files, bytes) SELECT $1, $2, CAST($3 AS BIGINT), CAST($4 AS BIGINT)"
+        " WHERE (CAST($3 AS BIGINT) <= 0 OR CAST($3 AS BIGINT) <= $5)"
+        " AND (CAST($4 AS BIGINT) <= 0 OR CAST($4 AS BIGINT) <= $6)"
+        " ON CONFLICT (workspace, thread) DO UPDATE"
+        " SET files = file_use.files + CAST($3 AS BIGINT), bytes = file_use.bytes + CAST($4 AS BIGINT)"
+        " WHERE (CAST($3 AS BIGINT) <= 0 OR file_use.files + CAST($3 AS BIGINT) <= $5)"
+        " AND (CAST($4 AS BIGINT) <= 0 OR file_use.bytes + CAST($4 AS BIGINT) <= $6) RETURNING files",
         workspace,
         thread,
         files,
