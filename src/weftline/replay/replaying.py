@@ -58,9 +58,10 @@ from weftline.runtime.model_calls.models import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
-from weftline.runtime.step import take_in, write_down
+from weftline.runtime.step import take_in
 from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
 from weftline.runtime.tool_calls.toolbox import RunName
+from weftline.runtime.writing import write_down
 from weftline.store.rows import Item
 from weftline.work.deadlines import Deadlines
 

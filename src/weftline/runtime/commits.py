@@ -16,7 +16,7 @@ from weftline.kernel.policy import CapReached
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.fleet.holding import Residents, RunLoader, RunMover
+from weftline.runtime.fleet.holding import Residents, RunDispatcher, RunLoader
 from weftline.runtime.fleet.lineage import Lineage, publish_waits
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
@@ -41,7 +41,7 @@ class Commits:
         self,
         residents: Residents,
         loader: RunLoader,
-        mover: RunMover,
+        dispatcher: RunDispatcher,
         tasks: TaskSet,
         *,
         hub: Hub,
@@ -55,7 +55,7 @@ class Commits:
         self._residents = residents
         self._kept = residents.kept
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._tasks = tasks
         self._hub = hub
         self._ledger = ledger
@@ -93,11 +93,11 @@ class Commits:
         if parent is not None:
             if write.progress is _ENDED or write.answered or write.status == "paused":
                 self._hub.notify_below(ids.root_key(parent))
-            publish_waits(self._residents.runs, self._mover.take, run)
+            publish_waits(self._residents.runs, self._dispatcher.take, run)
         if state.guards.doubts:
             report_doubts(run.work, write.facts)
         if write.new is not None and run.residency is BEHIND and not result.queued:
-            self._mover.move_up(run)
+            self._dispatcher.move_up(run)
         elif log.due_at and not active:
             self._timers.at(log.due_at)  # an alarm that rang before this commit did not see this run
         if result.promoted is not None:
@@ -136,19 +136,19 @@ class Commits:
         if run is None:
             self._tasks.spawn(self._promote_later(key))
         elif run.residency is BEHIND:
-            self._mover.move_up(run)
+            self._dispatcher.move_up(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self._loader.load_with_retry(key)
         if run.residency is BEHIND:
-            self._mover.move_up(run)
+            self._dispatcher.move_up(run)
         else:
-            self._mover.consider(run)
+            self._dispatcher.consider(run)
 
     def lost(self, run: LiveRun, *, refused: bool) -> None:
         """Called when the run's memory was ahead of its log and has been dropped; the run continues from the log."""
         self._residents.discard(run)
-        if not refused and not self._mover.stopping:
+        if not refused and not self._dispatcher.stopping:
             self._tasks.spawn(self._load_again(run.key))
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
@@ -157,17 +157,17 @@ class Commits:
         """
         logger.error("run %s: cannot write its log", run.id, exc_info=error)
         self._residents.discard(run)
-        if not self._mover.stopping:
+        if not self._dispatcher.stopping:
             self._tasks.spawn(self._recovery.again(run.key, error))
 
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
-            self._mover.consider(await self._loader.load_with_retry(key))
+            self._dispatcher.consider(await self._loader.load_with_retry(key))
         except NotFound:
             pass  # its first write failed: it never existed
 
     def store_recovered(self) -> None:
         """Resumes the runs that were dropped while the store refused writes."""
-        if not self._mover.stopping:
+        if not self._dispatcher.stopping:
             self._tasks.spawn(self._recovery.pick_up())

@@ -46,10 +46,11 @@ from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
-from weftline.runtime.step import Step, take_in, thread_end, time_has_come
+from weftline.runtime.step import Step, take_in, time_has_come
 from weftline.runtime.tasks import wait_through, wait_while_running
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.runtime.writing import thread_end
 from weftline.store.rows import ThreadEnd
 from weftline.trace_context import current_request, current_run, incoming_traceparent
 from weftline.work.outcomes import as_errors, is_being_cancelled

@@ -174,7 +174,7 @@ class EmbeddedEngine:
         creator.connect(fleet)
         self.create = cast(Create, creator.create)
         """Not a method that forwards: its options would become a dictionary for every run."""
-        opener.connect(loader=fleet.loader, mover=fleet.dispatcher, until_ended=self._until_end_is_stored)
+        opener.connect(loader=fleet.loader, dispatcher=fleet.dispatcher, until_ended=self._until_end_is_stored)
         self._log = fleet.log
         self._recovery = fleet.recovery
         self._lineage = fleet.lineage

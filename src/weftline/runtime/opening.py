@@ -19,7 +19,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
 from weftline.runtime.agent_code.inside import RunInside, RunMemory
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.fleet.holding import RunLoader, RunMover
+from weftline.runtime.fleet.holding import RunDispatcher, RunLoader
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.model_calls.compacting import Inherited, as_fact, inherited_by
 from weftline.runtime.model_view import blobs_of
@@ -165,10 +165,14 @@ class RunOpener:
         self._names = names
 
     def connect(
-        self, *, loader: RunLoader, mover: RunMover, until_ended: Callable[[LiveRun], Coroutine[Any, Any, None]]
+        self,
+        *,
+        loader: RunLoader,
+        dispatcher: RunDispatcher,
+        until_ended: Callable[[LiveRun], Coroutine[Any, Any, None]],
     ) -> None:
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._asked = AskedOpenings(self._open_toolbox, until_ended=until_ended)
 
     def stop(self) -> None:
@@ -269,7 +273,7 @@ class RunOpener:
             parent = await self._loader.load_with_retry(ids.parent_key(above))
             if parent.state.ended:
                 # Only a damaged one ends before its children.
-                self._mover.take(run, Draft(CancelRequested("parent")))
+                self._dispatcher.take(run, Draft(CancelRequested("parent")))
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may need the tools at the same time.
@@ -286,7 +290,7 @@ class RunOpener:
                 toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
                 work.toolbox = toolbox.under(work.plan.limits.policy)
                 if toolbox.code is not None:
-                    toolbox.code.enter(RunInside(run, self._mover.take))
+                    toolbox.code.enter(RunInside(run, self._dispatcher.take))
                     if run.gone:
                         toolbox.code.leave()  # it has left memory in the meantime, and will not be notified again
 

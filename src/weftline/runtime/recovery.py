@@ -57,15 +57,15 @@ from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.deploys import left_alone, left_to_newer, unsupported
-from weftline.runtime.fleet.holding import RunLoader, RunMover
+from weftline.runtime.fleet.holding import RunDispatcher, RunLoader
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRow, LiveRun, RunLog, StoredState, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.deltas import streamed_answer
 from weftline.runtime.reads.finding import public_id
 from weftline.runtime.reads.relatives import parent_in
-from weftline.runtime.step import write_down
 from weftline.runtime.tasks import TaskSet
 from weftline.runtime.trials import STORE_RETRY_S, Trials
+from weftline.runtime.writing import write_down
 from weftline.store.base import LogStore
 from weftline.store.database import Database
 from weftline.store.records import thread_files, threads
@@ -224,7 +224,7 @@ class Recovery:
         self,
         store: LogStore,
         loader: RunLoader,
-        mover: RunMover,
+        dispatcher: RunDispatcher,
         *,
         wake_at: Callable[[int], None],
         max_recoveries: int = MAX_RECOVERIES,
@@ -232,7 +232,7 @@ class Recovery:
         """`wake_at` sets the timer for runs that wait for a time."""
         self._store = store
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._wake_at = wake_at
         self._max_recoveries = max_recoveries
         self._failures: dict[int, int] = {}
@@ -331,7 +331,7 @@ class Recovery:
         except StoreError as error:
             logger.error("the due runs cannot be read, trying again: %s", error.message)
             await asyncio.sleep(STORE_RETRY_S)
-            if not self._mover.stopping:
+            if not self._dispatcher.stopping:
                 self._tasks.spawn(self.pick_up())
             return
         if due is not None:
@@ -359,7 +359,7 @@ class Recovery:
         """Loads a run and continues it. If it cannot be read, it is retried alongside the others, without delaying
         them.
         """
-        if self._mover.stopping:
+        if self._dispatcher.stopping:
             return
         try:
             run = await self._loader.load(key)
@@ -375,7 +375,7 @@ class Recovery:
         except Exception:  # the others are unaffected
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
-            self._mover.consider(run)
+            self._dispatcher.consider(run)
             return
         await self.trials.not_loaded(key)
 
@@ -406,7 +406,7 @@ class Recovery:
             state = evolve(state, lost.head, state.now)
         damaged = replace(state, broken=state.broken or "its recovery failed repeatedly")
         facts += [Draft(new.head, plain_body(new)) for new in decide(damaged).append]
-        self._mover.end_by_force(run, facts)
+        self._dispatcher.end_by_force(run, facts)
 
 
 def _report(begun: int, suspects: int, waiting: int, *, unclean: bool) -> None:

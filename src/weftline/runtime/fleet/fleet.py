@@ -28,7 +28,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.commits import Commits
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.fleet.driving import Dispatcher
-from weftline.runtime.fleet.holding import Residents, RunMover, WorkspaceLimits
+from weftline.runtime.fleet.holding import Residents, RunDispatcher, WorkspaceLimits
 from weftline.runtime.fleet.lineage import Lineage, OnCalls, note_calls
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 class Loader:
     """`connect` passes it the parts that refer to it, before the first run is loaded."""
 
-    def __init__(self, store: LogStore, residents: Residents, mover: RunMover) -> None:
+    def __init__(self, store: LogStore, residents: Residents, dispatcher: RunDispatcher) -> None:
         self._store = store
         self._residents = residents
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
 
@@ -86,7 +86,7 @@ class Loader:
             try:
                 return await self.load(key)
             except StoreError as error:
-                if self._mover.stopping:
+                if self._dispatcher.stopping:
                     raise
                 name = await public_id(self._store, key)
                 logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
@@ -126,7 +126,7 @@ class Loader:
         self._driver.record(run, ends)
         self._lineage.cut_children(run)
         if ends:
-            self._mover.consider(run)  # the caller may only want to read it
+            self._dispatcher.consider(run)  # the caller may only want to read it
         return run
 
 

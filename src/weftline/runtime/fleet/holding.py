@@ -34,7 +34,7 @@ class RunLoader(Protocol):
         ...
 
 
-class RunMover(Protocol):
+class RunDispatcher(Protocol):
     @property
     def stopping(self) -> bool: ...
 

@@ -21,7 +21,7 @@ from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import is_clock_stopped
 from weftline.runtime import ids
 from weftline.runtime.deploys import left_alone_above, left_to_newer, newer_end_of
-from weftline.runtime.fleet.holding import RunLoader, RunMover
+from weftline.runtime.fleet.holding import RunDispatcher, RunLoader
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.tasks import TaskSet
 from weftline.store.base import LogReader
@@ -36,10 +36,10 @@ OnCalls: TypeAlias = Callable[[LiveRun, Observe], None]
 
 
 class Lineage:
-    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, tasks: TaskSet) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, dispatcher: RunDispatcher, tasks: TaskSet) -> None:
         self._store = store
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._tasks = tasks
         self._news: set[int] = set()
         """Runs with a child that ended while they were not in memory."""
@@ -57,7 +57,7 @@ class Lineage:
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)
         elapsed_us = last.at - (child.log.row.started_at or last.at)
-        self._mover.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
+        self._dispatcher.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
     async def undelivered_ends(self, parent: LiveRun) -> list[Draft]:
@@ -105,7 +105,7 @@ class Lineage:
         except (NotFound, Conflict) as error:
             logger.warning("a run that is due is skipped: %s", error.message)
         else:
-            self._mover.consider(run)
+            self._dispatcher.consider(run)
         finally:
             self._news.discard(key)
 
@@ -127,7 +127,7 @@ class Lineage:
         except (NotFound, Conflict) as error:
             logger.warning("the child run %s is skipped: %s", child, error.message)
         else:
-            self._mover.take(run, Draft(CancelRequested("parent", by)))
+            self._dispatcher.take(run, Draft(CancelRequested("parent", by)))
 
 
 def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:

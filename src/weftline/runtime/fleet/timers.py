@@ -13,7 +13,7 @@ from weftline.kernel.control import MAX_LEASE_US, Lease
 from weftline.kernel.questions import earliest_deadline
 from weftline.runtime.clock import Clock
 from weftline.runtime.deploys import unsupported
-from weftline.runtime.fleet.holding import RunLoader, RunMover
+from weftline.runtime.fleet.holding import RunDispatcher, RunLoader
 from weftline.runtime.live import LiveRun
 from weftline.runtime.reads.finding import public_id
 from weftline.runtime.tasks import TaskSet
@@ -94,14 +94,14 @@ class DueRuns:
         self,
         store: LogReader,
         loader: RunLoader,
-        mover: RunMover,
+        dispatcher: RunDispatcher,
         *,
         fire: Callable[[LiveRun, int], None],
         ring_at: Callable[[int], None],
     ) -> None:
         self._store = store
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._fire = fire
         self._ring_at = ring_at
         self._tasks = TaskSet("continuing the due runs")
@@ -159,7 +159,7 @@ class DueRuns:
             await asyncio.sleep(0)  # others have a turn: a store may have each page at once
 
     def _work(self) -> None:
-        while self._workers < min(MAX_LOADING, len(self._queue)) and not self._mover.halted:
+        while self._workers < min(MAX_LOADING, len(self._queue)) and not self._dispatcher.halted:
             self._workers += 1
             self._tasks.spawn(self._fire_queued()).add_done_callback(self._worker_done)
 
@@ -174,7 +174,7 @@ class DueRuns:
             self._ring_at(self._now)
 
     async def _fire_queued(self) -> None:
-        while self._queue and not self._mover.halted:
+        while self._queue and not self._dispatcher.halted:
             workspace, key = self._queue.take()
             on_behalf_of.set(workspace)
             await self._fire_one(key)
@@ -203,9 +203,9 @@ MAX_GRACE_US = 300_000_000
 
 
 class Timers:
-    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, *, clock: Clock) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, dispatcher: RunDispatcher, *, clock: Clock) -> None:
         self._loader = loader
-        self._mover = mover
+        self._dispatcher = dispatcher
         self._clock = clock
         self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
@@ -214,7 +214,7 @@ class Timers:
         """For driven runs: the earliest time at which they need attention."""
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
-        self._due = DueRuns(store, loader, mover, fire=self._fire, ring_at=self._alarm.at)
+        self._due = DueRuns(store, loader, dispatcher, fire=self._fire, ring_at=self._alarm.at)
 
     def at(self, due_at: int) -> None:
         """Looks for parked runs that are due at this time."""
@@ -263,7 +263,7 @@ class Timers:
 
     def _ring(self) -> None:
         """Called when a run is due."""
-        if self._mover.halted:
+        if self._dispatcher.halted:
             return
         now = self._clock.now_us()
         self._fire_driven(now)
@@ -287,7 +287,7 @@ class Timers:
     def _fire(self, run: LiveRun, now: int) -> None:
         at = self._with_grace(run, now)
         if at <= now:
-            self._mover.fire(run, now)
+            self._dispatcher.fire(run, now)
         elif run.active:
             self.watch(run, at)
         else:

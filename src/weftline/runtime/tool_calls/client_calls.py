@@ -27,7 +27,6 @@ from weftline.runtime.engine import Leased
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.step import offer_body
 from weftline.runtime.tool_calls.provided import (
     Problems,
     Provided,
@@ -39,6 +38,7 @@ from weftline.runtime.tool_calls.provided import (
     was_answered,
     was_provided,
 )
+from weftline.runtime.writing import offer_body
 from weftline.store.base import LogStore
 from weftline.tools.base import ToolOutput
 

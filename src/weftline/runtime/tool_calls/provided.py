@@ -21,9 +21,9 @@ from weftline.kernel.state import Question, State
 from weftline.messages import UserPart
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import with_edits
-from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
+from weftline.runtime.writing import closed_body, named_failure, size_of, with_failure
 from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import Tool, ToolOutput

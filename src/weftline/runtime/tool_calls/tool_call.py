@@ -23,11 +23,11 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
-from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
 from weftline.runtime.tool_calls.preparing import injecting, refused_in_clients_place
 from weftline.runtime.tool_calls.shaping import shaped_result, storable_data, storable_failure, storable_telemetry
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.runtime.writing import closed_body, named_failure, size_of, with_failure
 from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
