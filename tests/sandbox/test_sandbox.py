@@ -316,6 +316,20 @@ def test_folders_of_hosts_that_were_killed_are_put_away(tmp_path: Path, monkeypa
     assert sorted(tmp_path.iterdir()) == sorted([mine, made])
 
 
+async def test_engine_writes_no_file_that_its_limits_would_kill_it_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with Sandbox(engines=[DenoEngine(warm=1)]) as sandbox:
+        assert (await sandbox.run_code("export default 1", language="javascript")).status == "success"
+        (own,) = everything_below(tmp_path)
+        assert own.name.startswith(f"weftline-sandbox-{os.getpid()}-")
+
+
+def everything_below(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")

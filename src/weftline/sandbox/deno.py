@@ -7,6 +7,7 @@ and is then killed, so nothing that code does to it can affect another.
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
@@ -70,7 +71,8 @@ class DenoEngine:
         return Program(
             args=(binary, "run", *_FLAGS, f"--v8-flags={v8}", str(_BOOT)),
             readable=(binary, str(_BOOT)),
-            env={"DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
+            # Its caches stay in memory: once it is confined, a write to a file would kill it with the code.
+            env={"DENO_DIR": os.devnull, "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
             may_grow_bytes=room,
             holds_the_code=True,
         )
